@@ -156,16 +156,6 @@ typedef struct CacheShape {
     bool    fp8;                /* keys and values are kept in e4m3; else in the attention's dtype */
 } CacheShape;
 
-/* One shape the generic test runs. in: dims of each input (ndim 0: absent). */
-typedef struct OpSample {
-    TensorType  in[NODE_MAX_IN];
-    const void *attrs;                  /* NULL: defaults */
-    double      tolerance;              /* of kernels against the reference in f32, max|d|/max|ref|; 0: 1e-5 */
-    int         int_range[NODE_MAX_IN]; /* integer input k is drawn from [0, int_range); see InputHolds */
-    int         masked[NODE_MAX_IN];    /* columns of float input k from this one on are -inf for kernels; 0: none */
-    bool        rows_alone;             /* of a node that says so: its first row alone has the same bits */
-} OpSample;
-
 /* Inputs of an op that another one makes from the same inputs, as a gradient reads what the forward op wrote: contents that don't
  * belong together mean nothing. Both have the same struct of attributes. */
 typedef struct OpResults {
@@ -229,10 +219,8 @@ struct OpDef {
     /* y[i] of in[k][i] for `count` elements in fp32; y may be one of the inputs, an absent one is zeros. number: the op's one attribute.
      * Ops that have this are element-wise and can be a step of a chain (ops/elementwise/chain.h); NULL: the op isn't. */
     void (*tile)(float *y, const float *const *in, int64_t count, double number);
-    const OpSample *samples;
-    int             num_samples;
-    const OpSample *large; /* shapes of real models: doctor runs them too */
-    int             num_large;
+    const char *samples; /* what the op is tested with, see ir/sample.h */
+    const char *large;   /* the same in shapes of real models, which doctor runs too */
 };
 
 /* What would make the codes of the node (OpCodes) apart from it. */

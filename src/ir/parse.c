@@ -1,7 +1,9 @@
 /* Reads the text form of a graph back. A hand-written scanner over one line at a time; every error says file:line:column. */
 #include "ir/graph_internal.h"
+#include "ir/sample.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,12 +177,9 @@ static Status check_name(Parser *parser, const char *name, bool taken)
     return OK;
 }
 
-static Status parse_type(Parser *parser, TensorType *out)
+/* [2,24,96], of the dtype that is there already. */
+static Status parse_dims(Parser *parser, Place place, TensorType *out)
 {
-    *out = (TensorType){0};
-    const char *name = word(parser);
-    Place       place = place_of(parser, parser->at);
-    if (!name || !dtype_parse(name, &out->dtype)) SYNTAX(parser, "expected a dtype, found %s", name ? name : "nothing");
     if (!take(parser, '[')) SYNTAX(parser, "expected [ after the dtype");
     while (!take(parser, ']')) {
         if (out->ndim == TENSOR_MAX_DIMS) SYNTAX(parser, "at most %d dims", TENSOR_MAX_DIMS);
@@ -189,6 +188,15 @@ static Status parse_type(Parser *parser, TensorType *out)
     if (!out->ndim) SYNTAX(parser, "a tensor has at least one dim");
     if (type_check(out) != OK) return prefix_place(parser, place);
     return OK;
+}
+
+static Status parse_type(Parser *parser, TensorType *out)
+{
+    *out = (TensorType){0};
+    const char *name = word(parser);
+    Place       place = place_of(parser, parser->at);
+    if (!name || !dtype_parse(name, &out->dtype)) SYNTAX(parser, "expected a dtype, found %s", name ? name : "nothing");
+    return parse_dims(parser, place, out);
 }
 
 /* ":3:5": numbers of rows. */
@@ -656,5 +664,66 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
     TRY(connect_views(&parser));
     TRY(check_graph(&parser));
     *out_graph = parser.graph;
+    return OK;
+}
+
+/* ---- samples of ops ---- */
+
+/* [2,24,96], i32[2,24] below=7, f32[3,50] masked=40 */
+static Status parse_sample_input(Parser *parser, int k, OpSample *out)
+{
+    skip_blanks(parser);
+    out->in[k] = (TensorType){.dtype = DT_F32};
+    TRY(*parser->p == '[' ? parse_dims(parser, place_of(parser, parser->p), &out->in[k]) : parse_type(parser, &out->in[k]));
+    if (take_word(parser, "below")) {
+        if (!take(parser, '=')) SYNTAX(parser, "expected below=NUMBER");
+        TRY(parse_small(parser, "below", INT_MAX, &out->int_range[k]));
+    }
+    if (take_word(parser, "masked")) {
+        if (!take(parser, '=')) SYNTAX(parser, "expected masked=COLUMN");
+        TRY(parse_small(parser, "masked", INT_MAX, &out->masked[k]));
+    }
+    return OK;
+}
+
+static Status parse_sample(Parser *parser, const OpDef *op, OpSample *out)
+{
+    int   num_in = 0;
+    char *attrs = attrs_defaults(parser->arena, op);
+    *out = (OpSample){.attrs = attrs};
+    while (!at_line_end(parser)) {
+        if (take(parser, '{')) {
+            TRY(parse_attrs(parser, op, attrs));
+        } else if (take_word(parser, "rows_alone")) {
+            out->rows_alone = true;
+        } else if (take_word(parser, "tolerance")) {
+            const char *text = take(parser, '=') ? word(parser) : NULL;
+            if (!text) SYNTAX(parser, "expected tolerance=NUMBER");
+            TRY(parse_double(parser, text, &out->tolerance));
+        } else if (num_in == op->num_in) {
+            SYNTAX(parser, "%s takes at most %d inputs", op->name, op->num_in);
+        } else if (take_word(parser, "_")) {
+            num_in++;
+        } else {
+            TRY(parse_sample_input(parser, num_in++, out));
+        }
+    }
+    return OK;
+}
+
+Status op_samples_parse(Arena *arena, const OpDef *op, const char *text, OpSamples *out)
+{
+    *out = (OpSamples){0};
+    if (!text) return OK;
+    Parser parser = {
+        .arena = arena, .file = arena_printf(arena, "%s's samples", op->name), .p = text, .end = text + strlen(text), .line = 1};
+    int lines = 1;
+    for (const char *p = text; *p; p++) lines += *p == '\n';
+    out->items = arena_array(arena, OpSample, lines);
+    for (; parser.p < parser.end; parser.p++, parser.line++) {
+        parser.line_start = parser.p;
+        TRY(parse_sample(&parser, op, &out->items[out->count]));
+        out->count++;
+    }
     return OK;
 }

@@ -588,6 +588,16 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
     return OK;
 }
 
+static Status check_samples(Doctor *d, const OpDef *op, const char *text, const char *which)
+{
+    Arena     arena = {0};
+    OpSamples samples;
+    Status    status = op_samples_parse(&arena, op, text, &samples);
+    for (int i = 0; i < samples.count && status == OK; i++) status = check_sample(d, op, &samples.items[i], which, i);
+    arena_deinit(&arena);
+    return status;
+}
+
 static void print_records(const Doctor *d)
 {
     fprintf(d->out, "%-20s %-14s %6s %6s  %-10s %-10s %-10s\n", "op", "kernel", "passed", "failed", "f32 error", "bf16 error", "f16 error");
@@ -613,8 +623,8 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
         if ((op->flags & OP_VIEW) || (facts.sm && op->flags & OP_CPU_ALONE) ||
             (only && (strlen(op->name) != op_len || strncmp(only, op->name, op_len) != 0)))
             continue;
-        for (int i = 0; i < op->num_samples && status == OK; i++) status = check_sample(&d, op, &op->samples[i], "sample", i);
-        for (int i = 0; i < op->num_large && status == OK; i++) status = check_sample(&d, op, &op->large[i], "large", i);
+        status = check_samples(&d, op, op->samples, "sample");
+        if (status == OK) status = check_samples(&d, op, op->large, "large");
     }
     if (d.planner) d.planner->api->destroy(d.planner);
     if (status == OK) print_records(&d);

@@ -1,6 +1,7 @@
 /* Numbers for an op's inputs, as its descriptor says what they hold: for doctor and tests, which run an op by itself. */
 #pragma once
 
+#include "ir/sample.h"
 #include "ops/ops.h"
 
 /* Input k of the node: floats are normal, integers in [0, range), codes of less than a byte any. The same numbers for the same key. */

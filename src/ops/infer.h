@@ -39,22 +39,6 @@ NODISCARD Status infer_codes(Node *node, int64_t codes);
  * one dtype. */
 bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t ins);
 
-/* Samples' inputs for codes under one scale. */
-#define CODES_SCALE \
-    { \
-        DT_F32, 1, \
-        { \
-            FP8_SCALE_FLOATS \
-        } \
-    }
-#define CODES_AMAX \
-    { \
-        DT_F32, 1, \
-        { \
-            1 \
-        } \
-    }
-
 /* Attribute rows<m> of DequantiseAttrs. */
 #define DEQUANTISE_ATTR(m) \
     { \

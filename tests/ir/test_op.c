@@ -1,5 +1,5 @@
-/* Which kernel a node gets by the dtypes of its operands. */
-#include "ir/op.h"
+/* Which kernel a node gets by the dtypes of its operands; the text of samples. */
+#include "ir/sample.h"
 #include "test.h"
 
 enum { IN_X, IN_W, IN_SCALE, IN_LABELS };
@@ -59,4 +59,68 @@ static void nothing_said_fits_nothing(void)
     arena_deinit(&arena);
 }
 
-TEST_MAIN(TEST(a_named_operand_has_its_own_types), TEST(nothing_said_fits_nothing))
+typedef struct SomeAttrs {
+    int64_t  len, dtype;
+    double   scale;
+    bool     dense, rare;
+    AttrList steps;
+} SomeAttrs;
+static const AttrDef some_attrs[] = {ATTR_INT(SomeAttrs, len, 4),
+                                     ATTR_DTYPE(SomeAttrs, dtype),
+                                     ATTR_FLOAT(SomeAttrs, scale, 0.5),
+                                     ATTR_BOOL(SomeAttrs, dense, true),
+                                     ATTR_RARE(SomeAttrs, rare),
+                                     ATTR_LIST(SomeAttrs, steps),
+                                     {0}};
+static const OpDef   op_some = {.name = "some", .num_in = 3, .num_out = 1, .attrs_size = sizeof(SomeAttrs), .attrs = some_attrs};
+
+static void a_line_is_a_sample(void)
+{
+    Arena     arena = {0};
+    OpSamples samples;
+    EXPECT_OK(op_samples_parse(&arena, &op_some,
+                               "[2,5], _, i32[3] below=7\n"
+                               "bf16[4]  {len=9, dtype=f16, scale=-1e-3,"
+                               "  dense=false, rare=true, steps=[1, -2.5]} rows_alone tolerance=1e-2\n"
+                               "{}\n"
+                               "[2,9] masked=6",
+                               &samples));
+    EXPECT_INT(samples.count, 4);
+    const OpSample  *s = samples.items;
+    const SomeAttrs *plain = s[0].attrs, *said = s[1].attrs;
+    TensorType       x = type_make(DT_F32, 2, INT64_C(2), INT64_C(5)), ids = type_make(DT_I32, 1, INT64_C(3));
+    EXPECT(type_equal(&s[0].in[0], &x) && type_equal(&s[0].in[2], &ids) && !s[0].in[1].ndim);
+    EXPECT(s[0].int_range[2] == 7 && !s[0].int_range[0] && !s[0].rows_alone && s[0].tolerance == 0);
+    EXPECT(plain->len == 4 && !plain->dtype && plain->scale == 0.5 && plain->dense && !plain->rare && !plain->steps.count);
+    EXPECT(s[1].in[0].dtype == DT_BF16 && s[1].rows_alone && s[1].tolerance == 1e-2);
+    EXPECT(said->len == 9 && said->dtype == DTYPE_TO_ATTR(DT_F16) && said->scale == -1e-3 && !said->dense && said->rare);
+    EXPECT(said->steps.count == 2 && said->steps.values[1] == -2.5);
+    EXPECT(!s[2].in[0].ndim && s[3].masked[0] == 6);
+    EXPECT_OK(op_samples_parse(&arena, &op_some, NULL, &samples));
+    EXPECT_INT(samples.count, 0);
+    arena_deinit(&arena);
+}
+
+static void a_bad_sample_is_told_with_op_and_place(void)
+{
+    static const char *const bad[][2] = {
+        {"[2]\n[2] {width=3}", "some's samples:2:6: some has no attribute width"},
+        {"[1], _, [2], [3]", "some's samples:1:14: some takes at most 3 inputs"},
+        {"[1] fast", "expected a dtype, found fast"},
+        {"[1,]\n[2", "expected an integer"},
+        {"f99[1]", "expected a dtype, found f99"},
+        {"[1] tolerance", "expected tolerance=NUMBER"},
+        {"i32[1] below 7", "expected below=NUMBER"},
+        {"[4] masked=x", "expected an integer, found x"},
+        {"[4] {len=2", "expected attribute=value"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        Arena     arena = {0};
+        OpSamples samples;
+        EXPECT_FAILS(op_samples_parse(&arena, &op_some, bad[i][0], &samples), ERR_INVALID, bad[i][1]);
+        arena_deinit(&arena);
+    }
+}
+
+TEST_MAIN(TEST(a_named_operand_has_its_own_types), TEST(nothing_said_fits_nothing), TEST(a_line_is_a_sample),
+          TEST(a_bad_sample_is_told_with_op_and_place))

@@ -322,13 +322,13 @@ static bool is_whole(const OpDef *op, const OpSample *sample)
     return whole || !floats;
 }
 
-static void check_sample(const OpDef *op, int index)
+static void check_sample(const OpDef *op, const OpSample *sample, int index)
 {
-    if (is_whole(op, &op->samples[index])) return;
+    if (is_whole(op, sample)) return;
     Model models[3] = {0}; /* forward; differentiated; the same, adding */
     char  what[96];
     snprintf(what, sizeof what, "%s sample %d", op->name, index);
-    check_gradients(op, &op->samples[index], models, what);
+    check_gradients(op, sample, models, what);
     for (int k = 0; k < 3; k++) model_free(&models[k]);
 }
 
@@ -339,8 +339,12 @@ int main(int argc, char **argv)
         const OpDef *op = op_table[id];
         if (!op->backward || (argc > 1 && strcmp(argv[1], op->name) != 0)) continue;
         test_failures_of_case = 0;
-        if (!op->num_samples) test_fail(__FILE__, __LINE__, "%s has a backward rule and no samples", op->name);
-        for (int i = 0; i < op->num_samples; i++) check_sample(op, i);
+        Arena     arena = {0};
+        OpSamples samples;
+        EXPECT_OK(op_samples_parse(&arena, op, op->samples, &samples));
+        if (!samples.count) test_fail(__FILE__, __LINE__, "%s has a backward rule and no samples", op->name);
+        for (int i = 0; i < samples.count; i++) check_sample(op, &samples.items[i], i);
+        arena_deinit(&arena);
         if (test_failures_of_case) fprintf(stderr, "FAILED %s\n", op->name);
         *(test_failures_of_case ? &failed : &passed) += 1;
     }

@@ -421,9 +421,8 @@ static void run_case(const OpDef *op, const OpSample *sample, const TensorType *
     op_case_free(&c);
 }
 
-static void check_sample(const OpDef *op, int index)
+static void check_sample(const OpDef *op, const OpSample *sample, int index)
 {
-    const OpSample *sample = &op->samples[index];
     for (Variant variant = 0; variant < VARIANT_COUNT; variant++) {
         char       what[128];
         TensorType in[NODE_MAX_IN];
@@ -462,12 +461,20 @@ static void check_op(const OpDef *op, int id)
     EXPECT(op->cpu[0].run || (op->flags & OP_VIEW));
     EXPECT_STR(op->flags & OP_VIEW ? "reference" : reference_of(op)->name, "reference");
     for (int a = 0; a < op->num_alias; a++) EXPECT(op->alias[a].in < op->num_in && op->alias[a].out < op->num_out);
-    if (!op->num_samples) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
+    Arena     arena = {0};
+    OpSamples samples, large;
+    EXPECT_OK(op_samples_parse(&arena, op, op->samples, &samples));
+    EXPECT_OK(op_samples_parse(&arena, op, op->large, &large));
+    if (!samples.count) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
     num_cut = 0;
-    for (int i = 0; i < op->num_samples; i++) {
-        check_sample(op, i);
-        if (op->results.op) check_results(op, &op->samples[i], i);
+    for (int i = 0; i < samples.count; i++) {
+        check_sample(op, &samples.items[i], i);
+        if (op->results.op) check_results(op, &samples.items[i], i);
     }
+    for (int i = 0; i < large.count; i++)
+        if (!infers(op, large.items[i].attrs, large.items[i].in))
+            test_fail(__FILE__, __LINE__, "%s large %d: %s", op->name, i, status_message());
+    arena_deinit(&arena);
     if (op->by_row && op->cpu[0].run && !num_cut) test_fail(__FILE__, __LINE__, "%s: no sample can be cut by rows", op->name);
 }
 

@@ -38,12 +38,6 @@ static Status alibi_table_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const AlibiTableAttrs alibi_table_plain = {.len = 40, .num_heads = 8};
-static const AlibiTableAttrs alibi_table_odd = {.len = 300, .num_heads = 13};
-static const AlibiTableAttrs alibi_table_given = {.len = 70, .num_heads = 3, .slopes = {3, {0.5, -0.25, 0.3}}};
-
-static const OpSample alibi_table_samples[] = {{.attrs = &alibi_table_plain}, {.attrs = &alibi_table_odd}, {.attrs = &alibi_table_given}};
-
 const OpDef op_alibi_table = {
     .id = OP_ALIBI_TABLE,
     .name = "alibi_table",
@@ -55,6 +49,7 @@ const OpDef op_alibi_table = {
     .infer = alibi_table_infer,
     .cost = alibi_table_cost,
     .cpu = {{DT_SET_FLOAT, alibi_table_cpu, "reference"}},
-    .samples = alibi_table_samples,
-    .num_samples = sizeof alibi_table_samples / sizeof alibi_table_samples[0],
+    .samples = "{len=40, num_heads=8}\n"
+               "{len=300, num_heads=13}\n"
+               "{len=70, num_heads=3, slopes=[0.5, -0.25, 0.3]}\n",
 };

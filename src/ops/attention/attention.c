@@ -472,87 +472,6 @@ static void attention_set_dense(Node *node, bool dense)
     ((AttentionAttrs *)node->attrs)->dense = dense;
 }
 
-static const AttentionAttrs attention_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
-static const AttentionAttrs attention_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
-static const AttentionAttrs attention_capped = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7};
-static const AttentionAttrs attention_window = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70};
-
-static const AttentionAttrs attention_turned = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .scale = -0.7};
-
-static const OpSample attention_samples[] = {
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
-     .attrs = &attention_turned,
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
-     .attrs = &attention_small,
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 3, {1, 150, 80}}, {0}, {0}, {DT_I32, 2, {1, 150}}}, .attrs = &attention_packed, .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}},
-     .attrs = &attention_capped,
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 3, {1, 300, 80}}, {0}, {0}, {DT_I32, 2, {1, 300}}}, .attrs = &attention_window, .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}, {DT_F32, 1, {4}}, {0}},
-     .attrs = &attention_more_attrs[0],
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}, {0}, {DT_F32, 2, {3, 4}}},
-     .attrs = &attention_more_attrs[1],
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 4}}, {DT_I32, 2, {2, 5}}, {0}, {0}},
-     .attrs = &attention_more_attrs[0],
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_F32, 4, {2, 5, 2, 6}}, {DT_I32, 2, {2, 5}}, {0}, {0}},
-     .attrs = &attention_more_attrs[2],
-     .int_range = {0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 7, 4, 6}},
-            {DT_F32, 4, {2, 7, 2, 6}},
-            {DT_F32, 4, {2, 7, 2, 8}},
-            {DT_I32, 2, {2, 7}},
-            {DT_F32, 1, {4}},
-            {DT_F32, 2, {5, 4}}},
-     .attrs = &attention_more_attrs[3],
-     .int_range = {0, 0, 0, 1}},
-};
-
-static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
-static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
-static const AttentionAttrs large_mha_96 = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 96};
-static const AttentionAttrs large_dense_128 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true};
-static const AttentionAttrs large_dense_64 = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true};
-
-/* Shapes of real models. */
-static const OpSample attention_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &large_gqa_64},
-    {.in = {{DT_F32, 3, {2, 600, 768}}, {0}, {0}, {DT_I32, 2, {2, 600}}}, .attrs = &large_gqa_128},
-    {.in = {{DT_F32, 4, {1, 130, 2, 96}}, {DT_F32, 4, {1, 130, 2, 96}}, {DT_F32, 4, {1, 130, 2, 96}}, {DT_I32, 2, {1, 130}}},
-     .attrs = &large_mha_96},
-    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &large_dense_128},
-    {.in = {{DT_F32, 3, {2, 300, 768}}, {0}, {0}, {DT_I32, 2, {2, 300}}}, .attrs = &large_dense_64},
-    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[0]},
-    {.in = {{DT_F32, 3, {2, 512, 768}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[1]},
-    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}}, .attrs = &attention_large_attrs[2]},
-    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}}, .attrs = &attention_large_attrs[3]},
-    {.in = {{DT_F32, 3, {1, 600, 1536}}, {0}, {0}, {DT_I32, 2, {1, 600}}}, .attrs = &attention_large_attrs[4]},
-    {.in = {{DT_F32, 3, {1, 333, 2048}}, {0}, {0}, {DT_I32, 2, {1, 333}}}, .attrs = &attention_large_attrs[5]},
-    {.in = {{DT_F32, 3, {1, 512, 1024}}, {0}, {0}, {DT_I32, 2, {1, 512}}}, .attrs = &attention_large_attrs[6]},
-    {.in = {{DT_F32, 3, {1, 200, 1280}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[7]},
-    {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}}, .attrs = &attention_large_attrs[8]},
-    {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}}, .attrs = &attention_large_attrs[9]},
-    {.in = {{DT_F32, 3, {2, 128, 1024}}, {0}, {0}, {DT_I32, 2, {2, 128}}}, .attrs = &attention_large_attrs[10]},
-    {.in = {{DT_F32, 4, {1, 200, 2, 192}}, {DT_F32, 4, {1, 200, 2, 192}}, {DT_F32, 4, {1, 200, 2, 128}}, {DT_I32, 2, {1, 200}}, {0}, {0}},
-     .attrs = &attention_large_more[0]},
-    {.in = {{DT_F32, 3, {2, 333, 640}}, {0}, {0}, {DT_I32, 2, {2, 333}}, {DT_F32, 1, {8}}, {0}}, .attrs = &attention_large_more[1]},
-    {.in = {{DT_F32, 3, {1, 300, 512}}, {0}, {0}, {DT_I32, 2, {1, 300}}, {0}, {DT_F32, 2, {129, 4}}}, .attrs = &attention_large_more[2]},
-    {.in = {{DT_F32, 3, {2, 333, 512}}, {0}, {0}, {DT_I32, 2, {2, 333}}, {0}, {0}}, .attrs = &attention_large_more[3]},
-    {.in = {{DT_F32, 3, {1, 300, 512}}, {0}, {0}, {DT_I32, 2, {1, 300}}, {DT_F32, 1, {4}}, {DT_F32, 2, {31, 4}}},
-     .attrs = &attention_large_more[3]},
-    {.in = {{DT_F32, 3, {1, 333, 1024}}, {0}, {0}, {DT_I32, 2, {1, 333}}, {DT_F32, 1, {4}}, {0}}, .attrs = &attention_large_more[4]},
-    {.in = {{DT_F32, 3, {2, 512, 1024}}, {0}, {0}, {DT_I32, 2, {2, 512}}, {DT_F32, 1, {4}}, {0}}, .attrs = &large_dense_128},
-    {.in = {{DT_F32, 3, {1, 333, 2048}}, {0}, {0}, {DT_I32, 2, {1, 333}}, {DT_F32, 1, {4}}, {0}}, .attrs = &attention_large_attrs[5]},
-    {.in = {{DT_F32, 3, {1, 500, 1024}}, {0}, {0}, {DT_I32, 2, {1, 500}}, {DT_F32, 1, {2}}, {0}}, .attrs = &attention_large_attrs[8]},
-    {.in = {{DT_F32, 3, {1, 600, 1536}}, {0}, {0}, {DT_I32, 2, {1, 600}}, {DT_F32, 1, {4}}, {0}}, .attrs = &attention_large_attrs[4]},
-    {.in = {{DT_F32, 3, {1, 200, 480}}, {0}, {0}, {DT_I32, 2, {1, 200}}, {DT_F32, 1, {2}}, {0}}, .attrs = &attention_large_attrs[9]},
-};
-
 const OpDef op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
@@ -575,8 +494,45 @@ const OpDef op_attention = {
     .grad_outputs = 1u << 1,
     .cached = attention_use_cache,
     .set_dense = attention_set_dense,
-    .samples = attention_samples,
-    .num_samples = sizeof attention_samples / sizeof attention_samples[0],
-    .large = attention_large_samples,
-    .num_large = sizeof attention_large_samples / sizeof attention_large_samples[0],
+    .samples = "[2,5,4,6], [2,5,2,6], [2,5,2,6], i32[2,5] below=1 {num_heads=4, num_kv_heads=2, head_dim=6, scale=-0.7}\n"
+               "[2,5,4,6], [2,5,2,6], [2,5,2,6], i32[2,5] below=1 {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[1,150,80], _, _, i32[1,150] below=1 {num_heads=3, num_kv_heads=1, head_dim=16, scale=0.3}\n"
+               "[2,5,4,6], [2,5,2,6], [2,5,2,6], i32[2,5] below=1 {num_heads=4, num_kv_heads=2, head_dim=6, window=3, softcap=0.7}\n"
+               "[1,300,80], _, _, i32[1,300] below=1 {num_heads=3, num_kv_heads=1, head_dim=16, window=70, scale=0.3}\n"
+               "[2,5,4,6], [2,5,2,6], [2,5,2,6], i32[2,5] below=1, [4] {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[2,5,4,6], [2,5,2,6], [2,5,2,6], i32[2,5] below=1, _, [3,4] {num_heads=4, num_kv_heads=2, head_dim=6, window=3,"
+               "  softcap=0.7}\n"
+               "[2,5,4,6], [2,5,2,6], [2,5,2,4], i32[2,5] below=1 {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[2,5,4,6], [2,5,2,6], [2,5,2,6], i32[2,5] below=1 {num_heads=4, num_kv_heads=2, head_dim=6, bidirectional=true}\n"
+               "[2,7,4,6], [2,7,2,6], [2,7,2,8], i32[2,7] below=1, [4], [5,4]"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6, window=3, softcap=0.7, bidirectional=true}\n",
+    .large = "[2,333,512], _, _, i32[2,333] {num_heads=4, num_kv_heads=2, head_dim=64}\n"
+             "[2,600,768], _, _, i32[2,600] {num_heads=4, num_kv_heads=1, head_dim=128}\n"
+             "[1,130,2,96], [1,130,2,96], [1,130,2,96], i32[1,130] {num_heads=2, num_kv_heads=2, head_dim=96}\n"
+             "[2,512,1024], _, _, i32[2,512] {num_heads=4, num_kv_heads=2, head_dim=128, dense=true}\n"
+             "[2,300,768], _, _, i32[2,300] {num_heads=4, num_kv_heads=4, head_dim=64, dense=true}\n"
+             "[2,333,512], _, _, i32[2,333] {num_heads=4, num_kv_heads=2, head_dim=64, window=100}\n"
+             "[2,512,768], _, _, i32[2,512] {num_heads=4, num_kv_heads=1, head_dim=128, window=64, dense=true}\n"
+             "[2,512,1024], _, _, i32[2,512] {num_heads=4, num_kv_heads=2, head_dim=128, window=300, dense=true}\n"
+             "[2,333,512], _, _, i32[2,333] {num_heads=4, num_kv_heads=2, head_dim=64, softcap=0.8}\n"
+             "[1,600,1536], _, _, i32[1,600] {num_heads=4, num_kv_heads=4, head_dim=128, window=129, softcap=0.8, dense=true}\n"
+             "[1,333,2048], _, _, i32[1,333] {num_heads=4, num_kv_heads=2, head_dim=256}\n"
+             "[1,512,1024], _, _, i32[1,512] {num_heads=2, num_kv_heads=1, head_dim=256, dense=true}\n"
+             "[1,200,1280], _, _, i32[1,200] {num_heads=3, num_kv_heads=1, head_dim=256, window=1, dense=true}\n"
+             "[1,500,1024], _, _, i32[1,500] {num_heads=2, num_kv_heads=1, head_dim=256, window=130, scale=0.1, softcap=0.8,"
+             "  dense=true}\n"
+             "[1,200,480], _, _, i32[1,200] {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n"
+             "[2,128,1024], _, _, i32[2,128] {num_heads=4, num_kv_heads=2, head_dim=128, scale=-0.3, dense=true}\n"
+             "[1,200,2,192], [1,200,2,192], [1,200,2,128], i32[1,200] {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[2,333,640], _, _, i32[2,333], [8] {num_heads=8, num_kv_heads=1, head_dim=64, window=128}\n"
+             "[1,300,512], _, _, i32[1,300], _, [129,4] {num_heads=4, num_kv_heads=2, head_dim=64, scale=1}\n"
+             "[2,333,512], _, _, i32[2,333] {num_heads=4, num_kv_heads=2, head_dim=64, bidirectional=true}\n"
+             "[1,300,512], _, _, i32[1,300], [4], [31,4] {num_heads=4, num_kv_heads=2, head_dim=64, bidirectional=true}\n"
+             "[1,333,1024], _, _, i32[1,333], [4] {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[2,512,1024], _, _, i32[2,512], [4] {num_heads=4, num_kv_heads=2, head_dim=128, dense=true}\n"
+             "[1,333,2048], _, _, i32[1,333], [4] {num_heads=4, num_kv_heads=2, head_dim=256}\n"
+             "[1,500,1024], _, _, i32[1,500], [2] {num_heads=2, num_kv_heads=1, head_dim=256, window=130, scale=0.1, softcap=0.8,"
+             "  dense=true}\n"
+             "[1,600,1536], _, _, i32[1,600], [4] {num_heads=4, num_kv_heads=4, head_dim=128, window=129, softcap=0.8, dense=true}\n"
+             "[1,200,480], _, _, i32[1,200], [2] {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n",
 };

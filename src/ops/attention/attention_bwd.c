@@ -521,11 +521,6 @@ static Status attention_bwd_reference(const KernelArgs *args)
     return OK;
 }
 
-static const AttentionAttrs attention_bwd_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
-static const AttentionAttrs attention_bwd_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
-static const AttentionAttrs attention_bwd_window = {
-    .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 70, .softcap = 0.7};
-
 /* cuDNN's deterministic backward holds a T x T score of 16 bits a head, and dk, dv a query head where heads share keys. */
 static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
 {
@@ -545,373 +540,6 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     if (!cudnn || !attention_may_hold_scores(attrs, a.batch, a.len) || q->dtype != DT_BF16 || !dim) return sums;
     return sums + (size_t)attention_scores_bytes(attrs, a.batch, a.len) + (a.group > 1 ? 2 * rows * (size_t)a.dim * 2 : 0);
 }
-
-static const OpSample attention_bwd_samples[] = {
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 3, {2, 4, 5}},
-            {DT_I32, 2, {2, 5}}},
-     .attrs = &attention_bwd_small,
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {1, 150, 3, 16}},
-            {DT_F32, 3, {1, 150, 80}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 150, 3, 16}},
-            {DT_F32, 3, {1, 3, 150}},
-            {DT_I32, 2, {1, 150}}},
-     .attrs = &attention_bwd_packed,
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {1, 300, 3, 16}},
-            {DT_F32, 3, {1, 300, 80}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 300, 3, 16}},
-            {DT_F32, 3, {1, 3, 300}},
-            {DT_I32, 2, {1, 300}},
-            {DT_F32, 3, {1, 3, 300}}},
-     .attrs = &attention_bwd_window,
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {1, 150, 3, 16}},
-            {DT_F32, 3, {1, 150, 80}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 150, 3, 16}},
-            {DT_F32, 3, {1, 3, 150}},
-            {DT_I32, 2, {1, 150}},
-            {0},
-            {DT_F32, 1, {3}},
-            {DT_F32, 2, {9, 3}}},
-     .attrs = &attention_bwd_packed,
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 3, {2, 4, 5}},
-            {DT_I32, 2, {2, 5}},
-            {DT_F32, 3, {2, 4, 5}},
-            {DT_F32, 1, {4}},
-            {0}},
-     .attrs = &attention_more_attrs[0],
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 3, {2, 4, 5}},
-            {DT_I32, 2, {2, 5}},
-            {0},
-            {0},
-            {DT_F32, 2, {3, 4}}},
-     .attrs = &attention_more_attrs[1],
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 4}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 2, 4}},
-            {DT_F32, 4, {2, 5, 4, 4}},
-            {DT_F32, 3, {2, 4, 5}},
-            {DT_I32, 2, {2, 5}},
-            {0},
-            {0},
-            {0}},
-     .attrs = &attention_more_attrs[0],
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 2, 6}},
-            {DT_F32, 4, {2, 5, 4, 6}},
-            {DT_F32, 3, {2, 4, 5}},
-            {DT_I32, 2, {2, 5}},
-            {0},
-            {0},
-            {0}},
-     .attrs = &attention_more_attrs[2],
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-    {.in = {{DT_F32, 4, {2, 7, 4, 8}},
-            {DT_F32, 4, {2, 7, 4, 6}},
-            {DT_F32, 4, {2, 7, 2, 6}},
-            {DT_F32, 4, {2, 7, 2, 8}},
-            {DT_F32, 4, {2, 7, 4, 8}},
-            {DT_F32, 3, {2, 4, 7}},
-            {DT_I32, 2, {2, 7}},
-            {DT_F32, 3, {2, 4, 7}},
-            {DT_F32, 1, {4}},
-            {DT_F32, 2, {5, 4}}},
-     .attrs = &attention_more_attrs[3],
-     .int_range = {0, 0, 0, 0, 0, 0, 1}},
-};
-
-static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
-static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
-static const AttentionAttrs large_mha_96 = {.num_heads = 2, .num_kv_heads = 2, .head_dim = 96};
-static const AttentionAttrs large_dense_128 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .dense = true};
-static const AttentionAttrs large_dense_64 = {.num_heads = 4, .num_kv_heads = 4, .head_dim = 64, .dense = true};
-
-/* Shapes of real models. */
-static const OpSample attention_bwd_large_samples[] = {
-    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 333, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 4, 333}},
-            {DT_I32, 2, {2, 333}}},
-     .attrs = &large_gqa_64},
-    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 333, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 4, 333}},
-            {DT_I32, 2, {2, 333}},
-            {DT_F32, 3, {2, 4, 333}}},
-     .attrs = &large_gqa_64},
-    {.in = {{DT_F32, 4, {2, 600, 4, 128}},
-            {DT_F32, 3, {2, 600, 768}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 600, 4, 128}},
-            {DT_F32, 3, {2, 4, 600}},
-            {DT_I32, 2, {2, 600}}},
-     .attrs = &large_gqa_128},
-    {.in = {{DT_F32, 4, {1, 130, 2, 96}},
-            {DT_F32, 4, {1, 130, 2, 96}},
-            {DT_F32, 4, {1, 130, 2, 96}},
-            {DT_F32, 4, {1, 130, 2, 96}},
-            {DT_F32, 4, {1, 130, 2, 96}},
-            {DT_F32, 3, {1, 2, 130}},
-            {DT_I32, 2, {1, 130}}},
-     .attrs = &large_mha_96},
-    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 512, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 4, 512}},
-            {DT_I32, 2, {2, 512}}},
-     .attrs = &large_dense_128},
-    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 512, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 4, 512}},
-            {DT_I32, 2, {2, 512}},
-            {DT_F32, 3, {2, 4, 512}}},
-     .attrs = &large_dense_128},
-    {.in = {{DT_F32, 4, {2, 300, 4, 64}},
-            {DT_F32, 3, {2, 300, 768}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 300, 4, 64}},
-            {DT_F32, 3, {2, 4, 300}},
-            {DT_I32, 2, {2, 300}}},
-     .attrs = &large_dense_64},
-    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 333, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 4, 333}},
-            {DT_I32, 2, {2, 333}}},
-     .attrs = &attention_large_attrs[0]},
-    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 512, 768}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 4, 512}},
-            {DT_I32, 2, {2, 512}}},
-     .attrs = &attention_large_attrs[1]},
-    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 512, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 4, 512}},
-            {DT_I32, 2, {2, 512}}},
-     .attrs = &attention_large_attrs[2]},
-    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 333, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 4, 333}},
-            {DT_I32, 2, {2, 333}}},
-     .attrs = &attention_large_attrs[3]},
-    {.in = {{DT_F32, 4, {1, 600, 4, 128}},
-            {DT_F32, 3, {1, 600, 1536}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 600, 4, 128}},
-            {DT_F32, 3, {1, 4, 600}},
-            {DT_I32, 2, {1, 600}}},
-     .attrs = &attention_large_attrs[4]},
-    {.in = {{DT_F32, 4, {1, 333, 4, 256}},
-            {DT_F32, 3, {1, 333, 2048}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 333, 4, 256}},
-            {DT_F32, 3, {1, 4, 333}},
-            {DT_I32, 2, {1, 333}}},
-     .attrs = &attention_large_attrs[5]},
-    {.in = {{DT_F32, 4, {1, 333, 4, 256}},
-            {DT_F32, 3, {1, 333, 2048}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 333, 4, 256}},
-            {DT_F32, 3, {1, 4, 333}},
-            {DT_I32, 2, {1, 333}},
-            {DT_F32, 3, {1, 4, 333}}},
-     .attrs = &attention_large_attrs[5]},
-    {.in = {{DT_F32, 4, {1, 512, 2, 256}},
-            {DT_F32, 3, {1, 512, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 512, 2, 256}},
-            {DT_F32, 3, {1, 2, 512}},
-            {DT_I32, 2, {1, 512}}},
-     .attrs = &attention_large_attrs[6]},
-    {.in = {{DT_F32, 4, {1, 200, 3, 256}},
-            {DT_F32, 3, {1, 200, 1280}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 200, 3, 256}},
-            {DT_F32, 3, {1, 3, 200}},
-            {DT_I32, 2, {1, 200}}},
-     .attrs = &attention_large_attrs[7]},
-    {.in = {{DT_F32, 4, {1, 500, 2, 256}},
-            {DT_F32, 3, {1, 500, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 500, 2, 256}},
-            {DT_F32, 3, {1, 2, 500}},
-            {DT_I32, 2, {1, 500}}},
-     .attrs = &attention_large_attrs[8]},
-    {.in = {{DT_F32, 4, {1, 200, 2, 80}},
-            {DT_F32, 3, {1, 200, 480}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 200, 2, 80}},
-            {DT_F32, 3, {1, 2, 200}},
-            {DT_I32, 2, {1, 200}}},
-     .attrs = &attention_large_attrs[9]},
-    {.in = {{DT_F32, 4, {2, 128, 4, 128}},
-            {DT_F32, 3, {2, 128, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 128, 4, 128}},
-            {DT_F32, 3, {2, 4, 128}},
-            {DT_I32, 2, {2, 128}}},
-     .attrs = &attention_large_attrs[10]},
-    {.in = {{DT_F32, 4, {1, 200, 2, 128}},
-            {DT_F32, 4, {1, 200, 2, 192}},
-            {DT_F32, 4, {1, 200, 2, 192}},
-            {DT_F32, 4, {1, 200, 2, 128}},
-            {DT_F32, 4, {1, 200, 2, 128}},
-            {DT_F32, 3, {1, 2, 200}},
-            {DT_I32, 2, {1, 200}},
-            {0},
-            {0},
-            {0}},
-     .attrs = &attention_large_more[0]},
-    {.in = {{DT_F32, 4, {2, 333, 8, 64}},
-            {DT_F32, 3, {2, 333, 640}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 333, 8, 64}},
-            {DT_F32, 3, {2, 8, 333}},
-            {DT_I32, 2, {2, 333}},
-            {0},
-            {DT_F32, 1, {8}},
-            {0}},
-     .attrs = &attention_large_more[1]},
-    {.in = {{DT_F32, 4, {1, 300, 4, 64}},
-            {DT_F32, 3, {1, 300, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 300, 4, 64}},
-            {DT_F32, 3, {1, 4, 300}},
-            {DT_I32, 2, {1, 300}},
-            {0},
-            {0},
-            {DT_F32, 2, {129, 4}}},
-     .attrs = &attention_large_more[2]},
-    {.in = {{DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 333, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 333, 4, 64}},
-            {DT_F32, 3, {2, 4, 333}},
-            {DT_I32, 2, {2, 333}},
-            {0},
-            {0},
-            {0}},
-     .attrs = &attention_large_more[3]},
-    {.in = {{DT_F32, 4, {1, 300, 4, 64}},
-            {DT_F32, 3, {1, 300, 512}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 300, 4, 64}},
-            {DT_F32, 3, {1, 4, 300}},
-            {DT_I32, 2, {1, 300}},
-            {0},
-            {DT_F32, 1, {4}},
-            {DT_F32, 2, {31, 4}}},
-     .attrs = &attention_large_more[3]},
-    {.in = {{DT_F32, 4, {1, 333, 4, 128}},
-            {DT_F32, 3, {1, 333, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 333, 4, 128}},
-            {DT_F32, 3, {1, 4, 333}},
-            {DT_I32, 2, {1, 333}},
-            {DT_F32, 3, {1, 4, 333}},
-            {DT_F32, 1, {4}},
-            {0}},
-     .attrs = &attention_large_more[4]},
-    {.in = {{DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 512, 1024}},
-            {0},
-            {0},
-            {DT_F32, 4, {2, 512, 4, 128}},
-            {DT_F32, 3, {2, 4, 512}},
-            {DT_I32, 2, {2, 512}},
-            {0},
-            {DT_F32, 1, {4}},
-            {0}},
-     .attrs = &large_dense_128},
-    {.in = {{DT_F32, 4, {1, 333, 4, 256}},
-            {DT_F32, 3, {1, 333, 2048}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 333, 4, 256}},
-            {DT_F32, 3, {1, 4, 333}},
-            {DT_I32, 2, {1, 333}},
-            {0},
-            {DT_F32, 1, {4}},
-            {0}},
-     .attrs = &attention_large_attrs[5]},
-    {.in = {{DT_F32, 4, {1, 200, 2, 80}},
-            {DT_F32, 3, {1, 200, 480}},
-            {0},
-            {0},
-            {DT_F32, 4, {1, 200, 2, 80}},
-            {DT_F32, 3, {1, 2, 200}},
-            {DT_I32, 2, {1, 200}},
-            {0},
-            {DT_F32, 1, {2}},
-            {0}},
-     .attrs = &attention_large_attrs[9]},
-};
 
 const OpDef op_attention_bwd = {
     .id = OP_ATTENTION_BWD,
@@ -934,8 +562,75 @@ const OpDef op_attention_bwd = {
     .cpu = {{DT_SET_FLOAT, attention_bwd_blocks, "blocks"}, {DT_SET_FLOAT, attention_bwd_reference, "reference"}},
     .holds = {[IN_DOC_START] = HOLDS_DOC_START},
     .results = {&op_attention, {IN_Q, IN_K, IN_V, IN_DOC_START, IN_SINKS, IN_BIAS}, {IN_O, IN_LSE}},
-    .samples = attention_bwd_samples,
-    .num_samples = sizeof attention_bwd_samples / sizeof attention_bwd_samples[0],
-    .large = attention_bwd_large_samples,
-    .num_large = sizeof attention_bwd_large_samples / sizeof attention_bwd_large_samples[0],
+    .samples = "[2,5,4,6], [2,5,4,6], [2,5,2,6], [2,5,2,6], [2,5,4,6], [2,4,5], i32[2,5] below=1"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[1,150,3,16], [1,150,80], _, _, [1,150,3,16], [1,3,150], i32[1,150] below=1"
+               "  {num_heads=3, num_kv_heads=1, head_dim=16, scale=0.3}\n"
+               "[1,300,3,16], [1,300,80], _, _, [1,300,3,16], [1,3,300], i32[1,300] below=1, [1,3,300]"
+               "  {num_heads=3, num_kv_heads=1, head_dim=16, window=70, scale=0.3, softcap=0.7}\n"
+               "[1,150,3,16], [1,150,80], _, _, [1,150,3,16], [1,3,150], i32[1,150] below=1, _, [3], [9,3]"
+               "  {num_heads=3, num_kv_heads=1, head_dim=16, scale=0.3}\n"
+               "[2,5,4,6], [2,5,4,6], [2,5,2,6], [2,5,2,6], [2,5,4,6], [2,4,5], i32[2,5] below=1, [2,4,5], [4]"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[2,5,4,6], [2,5,4,6], [2,5,2,6], [2,5,2,6], [2,5,4,6], [2,4,5], i32[2,5] below=1, _, _, [3,4]"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6, window=3, softcap=0.7}\n"
+               "[2,5,4,4], [2,5,4,6], [2,5,2,6], [2,5,2,4], [2,5,4,4], [2,4,5], i32[2,5] below=1"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[2,5,4,6], [2,5,4,6], [2,5,2,6], [2,5,2,6], [2,5,4,6], [2,4,5], i32[2,5] below=1"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6, bidirectional=true}\n"
+               "[2,7,4,8], [2,7,4,6], [2,7,2,6], [2,7,2,8], [2,7,4,8], [2,4,7], i32[2,7] below=1, [2,4,7], [4], [5,4]"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6, window=3, softcap=0.7, bidirectional=true}\n",
+    .large = "[2,333,4,64], [2,333,512], _, _, [2,333,4,64], [2,4,333], i32[2,333] {num_heads=4, num_kv_heads=2, head_dim=64}\n"
+             "[2,333,4,64], [2,333,512], _, _, [2,333,4,64], [2,4,333], i32[2,333], [2,4,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64}\n"
+             "[2,600,4,128], [2,600,768], _, _, [2,600,4,128], [2,4,600], i32[2,600] {num_heads=4, num_kv_heads=1, head_dim=128}\n"
+             "[1,130,2,96], [1,130,2,96], [1,130,2,96], [1,130,2,96], [1,130,2,96], [1,2,130], i32[1,130]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=96}\n"
+             "[2,512,4,128], [2,512,1024], _, _, [2,512,4,128], [2,4,512], i32[2,512]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, dense=true}\n"
+             "[2,512,4,128], [2,512,1024], _, _, [2,512,4,128], [2,4,512], i32[2,512], [2,4,512]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, dense=true}\n"
+             "[2,300,4,64], [2,300,768], _, _, [2,300,4,64], [2,4,300], i32[2,300]"
+             "  {num_heads=4, num_kv_heads=4, head_dim=64, dense=true}\n"
+             "[2,333,4,64], [2,333,512], _, _, [2,333,4,64], [2,4,333], i32[2,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, window=100}\n"
+             "[2,512,4,128], [2,512,768], _, _, [2,512,4,128], [2,4,512], i32[2,512]"
+             "  {num_heads=4, num_kv_heads=1, head_dim=128, window=64, dense=true}\n"
+             "[2,512,4,128], [2,512,1024], _, _, [2,512,4,128], [2,4,512], i32[2,512]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, window=300, dense=true}\n"
+             "[2,333,4,64], [2,333,512], _, _, [2,333,4,64], [2,4,333], i32[2,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, softcap=0.8}\n"
+             "[1,600,4,128], [1,600,1536], _, _, [1,600,4,128], [1,4,600], i32[1,600]"
+             "  {num_heads=4, num_kv_heads=4, head_dim=128, window=129, softcap=0.8, dense=true}\n"
+             "[1,333,4,256], [1,333,2048], _, _, [1,333,4,256], [1,4,333], i32[1,333] {num_heads=4, num_kv_heads=2, head_dim=256}\n"
+             "[1,333,4,256], [1,333,2048], _, _, [1,333,4,256], [1,4,333], i32[1,333], [1,4,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=256}\n"
+             "[1,512,2,256], [1,512,1024], _, _, [1,512,2,256], [1,2,512], i32[1,512]"
+             "  {num_heads=2, num_kv_heads=1, head_dim=256, dense=true}\n"
+             "[1,200,3,256], [1,200,1280], _, _, [1,200,3,256], [1,3,200], i32[1,200]"
+             "  {num_heads=3, num_kv_heads=1, head_dim=256, window=1, dense=true}\n"
+             "[1,500,2,256], [1,500,1024], _, _, [1,500,2,256], [1,2,500], i32[1,500]"
+             "  {num_heads=2, num_kv_heads=1, head_dim=256, window=130, scale=0.1, softcap=0.8, dense=true}\n"
+             "[1,200,2,80], [1,200,480], _, _, [1,200,2,80], [1,2,200], i32[1,200]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n"
+             "[2,128,4,128], [2,128,1024], _, _, [2,128,4,128], [2,4,128], i32[2,128]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, scale=-0.3, dense=true}\n"
+             "[1,200,2,128], [1,200,2,192], [1,200,2,192], [1,200,2,128], [1,200,2,128], [1,2,200], i32[1,200]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[2,333,8,64], [2,333,640], _, _, [2,333,8,64], [2,8,333], i32[2,333], _, [8]"
+             "  {num_heads=8, num_kv_heads=1, head_dim=64, window=128}\n"
+             "[1,300,4,64], [1,300,512], _, _, [1,300,4,64], [1,4,300], i32[1,300], _, _, [129,4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, scale=1}\n"
+             "[2,333,4,64], [2,333,512], _, _, [2,333,4,64], [2,4,333], i32[2,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, bidirectional=true}\n"
+             "[1,300,4,64], [1,300,512], _, _, [1,300,4,64], [1,4,300], i32[1,300], _, [4], [31,4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, bidirectional=true}\n"
+             "[1,333,4,128], [1,333,1024], _, _, [1,333,4,128], [1,4,333], i32[1,333], [1,4,333], [4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[2,512,4,128], [2,512,1024], _, _, [2,512,4,128], [2,4,512], i32[2,512], _, [4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, dense=true}\n"
+             "[1,333,4,256], [1,333,2048], _, _, [1,333,4,256], [1,4,333], i32[1,333], _, [4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=256}\n"
+             "[1,200,2,80], [1,200,480], _, _, [1,200,2,80], [1,2,200], i32[1,200], _, [2]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n",
 };

@@ -158,134 +158,6 @@ static Status attention_cached_reference(const KernelArgs *args)
     return OK;
 }
 
-static const AttentionAttrs attention_cached_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6};
-static const AttentionAttrs attention_cached_packed = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3};
-static const AttentionAttrs attention_cached_window = {
-    .num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .scale = 0.3, .window = 60, .softcap = 0.7};
-
-/* B rows of T tokens, a cache of N pages of S positions, P pages a row; q apart, or packed, or packed over a cache in e4m3. */
-#define APART(b, t, h, g, d, n, s, p) \
-    .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {n, s, g, d}}, \
-           {DT_F32, 4, {n, s, g, d}}, {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}}}, \
-    .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
-#define PACKED_OVER(dtype, b, t, h, g, d, n, s, p) \
-    .in = {{DT_F32, 3, {b, t, ((h) + 2 * (g)) * (d)}}, \
-           {0}, \
-           {0}, \
-           {dtype, 4, {n, s, g, d}}, \
-           {dtype, 4, {n, s, g, d}}, \
-           {DT_I32, 1, {b}}, \
-           {DT_I32, 2, {b, p}}}, \
-    .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
-/* Values of heads of e; sinks and bias: types. */
-#define WITH_SCORES(dtype, b, t, h, g, d, e, n, s, p, ...) \
-    .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, g, d}}, {DT_F32, 4, {b, t, g, e}}, {dtype, 4, {n, s, g, d}}, \
-           {dtype, 4, {n, s, g, e}},  {DT_I32, 1, {b}},          {DT_I32, 2, {b, p}},       __VA_ARGS__}, \
-    .int_range = {0, 0, 0, 0, 0, (p) * (s) - (t) + 1, n}
-#define SINKS(h) \
-    { \
-        DT_F32, 1, \
-        { \
-            h \
-        } \
-    }
-#define BIAS(rows, h) \
-    { \
-        DT_F32, 2, \
-        { \
-            rows, h \
-        } \
-    }
-#define NONE \
-    { \
-        0 \
-    }
-#define PACKED(...) PACKED_OVER(DT_F32, __VA_ARGS__)
-#define CODED(...) PACKED_OVER(DT_E4M3, __VA_ARGS__)
-
-static const OpSample attention_cached_samples[] = {
-    {APART(1, 1, 4, 2, 6, 3, 4, 3), .attrs = &attention_cached_small},
-    {PACKED(1, 70, 3, 1, 16, 40, 32, 10), .attrs = &attention_cached_packed},
-    {PACKED(1, 70, 3, 1, 16, 40, 32, 10), .attrs = &attention_cached_window},
-    {WITH_SCORES(DT_F32, 2, 3, 4, 2, 6, 6, 7, 4, 3, SINKS(4)), .attrs = &attention_more_attrs[0]},
-    {WITH_SCORES(DT_F32, 2, 3, 4, 2, 6, 4, 7, 4, 3, NONE, BIAS(5, 4)), .attrs = &attention_more_attrs[1]},
-};
-
-static const AttentionAttrs large_gqa_128 = {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128};
-static const AttentionAttrs large_gqa_64 = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64};
-static const AttentionAttrs large_narrow[] = {
-    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 16},
-    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 32, .window = 65},
-    {.num_heads = 8, .num_kv_heads = 2, .head_dim = 96, .window = 128},
-    {.num_heads = 40, .num_kv_heads = 2, .head_dim = 64, .window = 64},
-    {.num_heads = 16, .num_kv_heads = 16, .head_dim = 16},
-};
-static const AttentionAttrs large_wide[] = {
-    {.num_heads = 16, .num_kv_heads = 2, .head_dim = 128},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 300, .softcap = 0.8},
-    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 256, .window = 100, .softcap = 0.8},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 1, .softcap = 0.8},
-};
-
-/* Shapes of real models; one token a row and several, each row at another position, pages of each row's own. */
-static const OpSample attention_cached_large_samples[] = {
-    {PACKED(1, 1, 4, 1, 128, 60, 32, 22), .attrs = &large_gqa_128},
-    {PACKED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &large_gqa_64},
-    {PACKED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &attention_large_attrs[0]},
-    {PACKED(1, 1, 4, 2, 64, 60, 32, 22), .attrs = &attention_large_attrs[0]},
-    {PACKED(1, 150, 4, 4, 128, 60, 32, 22), .attrs = &attention_large_attrs[4]},
-    {PACKED(1, 90, 4, 2, 256, 60, 32, 22), .attrs = &attention_large_attrs[5]},
-    {PACKED(1, 70, 2, 1, 256, 60, 32, 22), .attrs = &attention_large_attrs[8]},
-    {PACKED(1, 1, 2, 1, 256, 60, 32, 22), .attrs = &attention_large_attrs[8]},
-    {PACKED(1, 3, 2, 2, 80, 60, 32, 22), .attrs = &attention_large_attrs[9]},
-    {PACKED(3, 1, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
-    {PACKED(17, 1, 8, 1, 32, 140, 32, 8), .attrs = &large_narrow[1]},
-    {APART(17, 1, 8, 2, 96, 140, 32, 8), .attrs = &large_narrow[2]},
-    {PACKED(3, 1, 40, 2, 64, 25, 32, 8), .attrs = &large_narrow[3]},     /* more heads of a group than a warp has rows */
-    {PACKED(64, 1, 16, 16, 16, 769, 32, 12), .attrs = &large_narrow[4]}, /* a block of the GPU has several tiles */
-    {PACKED(17, 1, 16, 2, 128, 140, 32, 8), .attrs = &large_wide[0]},
-    {APART(3, 1, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
-    {PACKED(3, 1, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
-    {PACKED(17, 1, 4, 2, 64, 140, 32, 8), .attrs = &large_wide[3]},
-    {PACKED(3, 1, 2, 2, 80, 25, 32, 8), .attrs = &attention_large_attrs[9]},
-    {PACKED(3, 1, 4, 2, 128, 25, 32, 8), .attrs = &attention_large_attrs[10]},
-    {PACKED(3, 70, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
-    {PACKED(17, 5, 8, 1, 32, 140, 32, 8), .attrs = &large_narrow[1]},
-    {APART(3, 100, 8, 2, 96, 25, 32, 8), .attrs = &large_narrow[2]},
-    {PACKED(3, 130, 16, 2, 128, 25, 32, 8), .attrs = &large_wide[0]},
-    {APART(3, 65, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
-    {PACKED(3, 66, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
-    {PACKED(17, 2, 4, 2, 64, 140, 32, 8), .attrs = &large_wide[3]},
-    {CODED(1, 1, 4, 2, 6, 60, 32, 22), .attrs = &attention_cached_small},
-    {CODED(3, 1, 2, 2, 16, 25, 32, 8), .attrs = &large_narrow[0]},
-    {CODED(17, 1, 8, 2, 96, 140, 32, 8), .attrs = &large_narrow[2]},
-    {CODED(3, 1, 40, 2, 64, 25, 32, 8), .attrs = &large_narrow[3]},
-    {CODED(17, 1, 16, 2, 128, 140, 32, 8), .attrs = &large_wide[0]},
-    {CODED(3, 1, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
-    {CODED(3, 1, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
-    {CODED(3, 1, 2, 2, 80, 25, 32, 8), .attrs = &attention_large_attrs[9]},
-    {CODED(1, 70, 4, 2, 6, 60, 32, 22), .attrs = &attention_cached_small},
-    {CODED(3, 100, 8, 2, 96, 25, 32, 8), .attrs = &large_narrow[2]},
-    {CODED(1, 200, 4, 2, 64, 60, 32, 22), .attrs = &large_gqa_64},
-    {CODED(3, 130, 16, 2, 128, 25, 32, 8), .attrs = &large_wide[0]},
-    {CODED(3, 65, 4, 2, 128, 46, 32, 15), .attrs = &large_wide[1]},
-    {CODED(3, 66, 8, 1, 256, 25, 32, 8), .attrs = &large_wide[2]},
-    {WITH_SCORES(DT_F32, 3, 1, 8, 1, 64, 64, 25, 32, 8, SINKS(8)), .attrs = &attention_large_more[1]},
-    {WITH_SCORES(DT_F32, 3, 70, 8, 1, 64, 64, 25, 32, 8, SINKS(8)), .attrs = &attention_large_more[1]},
-    {WITH_SCORES(DT_F32, 1, 1, 4, 2, 128, 128, 60, 32, 22, SINKS(4)), .attrs = &attention_large_more[4]},
-    {WITH_SCORES(DT_F32, 17, 1, 4, 2, 128, 128, 140, 32, 8, SINKS(4)), .attrs = &attention_large_more[4]},
-    {WITH_SCORES(DT_F32, 1, 200, 4, 2, 128, 128, 60, 32, 22, SINKS(4)), .attrs = &attention_large_more[4]},
-    {WITH_SCORES(DT_E4M3, 3, 1, 4, 2, 128, 128, 25, 32, 8, SINKS(4)), .attrs = &attention_large_more[4]},
-    {WITH_SCORES(DT_E4M3, 3, 65, 4, 2, 128, 128, 25, 32, 8, SINKS(4)), .attrs = &attention_large_more[4]},
-    {WITH_SCORES(DT_F32, 3, 1, 8, 1, 256, 256, 25, 32, 8, SINKS(8)), .attrs = &large_wide[2]},
-    {WITH_SCORES(DT_F32, 3, 70, 8, 1, 256, 256, 25, 32, 8, SINKS(8)), .attrs = &large_wide[2]},
-    {WITH_SCORES(DT_F32, 3, 1, 2, 2, 16, 16, 25, 32, 8, SINKS(2)), .attrs = &large_narrow[0]},
-    {WITH_SCORES(DT_F32, 3, 1, 2, 2, 192, 128, 25, 32, 8, NONE), .attrs = &attention_large_more[0]},
-    {WITH_SCORES(DT_E4M3, 3, 40, 2, 2, 192, 128, 25, 32, 8, NONE), .attrs = &attention_large_more[0]},
-    {WITH_SCORES(DT_F32, 3, 1, 4, 2, 64, 64, 25, 32, 8, NONE, BIAS(129, 4)), .attrs = &attention_large_more[2]},
-    {WITH_SCORES(DT_F32, 3, 50, 4, 2, 64, 64, 25, 32, 8, SINKS(4), BIAS(129, 4)), .attrs = &attention_large_more[2]},
-};
-
 #define CACHES \
     { \
         { \
@@ -311,9 +183,128 @@ const OpDef op_attention_cached = {
     .workspace = attention_cached_workspace,
     .gpu_workspace = attention_cached_gpu_workspace,
     .cpu = {{DT_SET_DECODE, attention_cached_blocks, "blocks", CACHES}, {DT_SET_DECODE, attention_cached_reference, "reference", CACHES}},
-    .samples = attention_cached_samples,
+    .samples = "[1,1,4,6], [1,1,2,6], [1,1,2,6], [3,4,2,6], [3,4,2,6], i32[1] below=12, i32[1,3] below=3"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[1,70,80], _, _, [40,32,1,16], [40,32,1,16], i32[1] below=251, i32[1,10] below=40"
+               "  {num_heads=3, num_kv_heads=1, head_dim=16, scale=0.3}\n"
+               "[1,70,80], _, _, [40,32,1,16], [40,32,1,16], i32[1] below=251, i32[1,10] below=40"
+               "  {num_heads=3, num_kv_heads=1, head_dim=16, window=60, scale=0.3, softcap=0.7}\n"
+               "[2,3,4,6], [2,3,2,6], [2,3,2,6], [7,4,2,6], [7,4,2,6], i32[2] below=10, i32[2,3] below=7, [4]"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[2,3,4,6], [2,3,2,6], [2,3,2,4], [7,4,2,6], [7,4,2,4], i32[2] below=10, i32[2,3] below=7, _, [5,4]"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6, window=3, softcap=0.7}\n",
     .holds = {[IN_PAGES] = HOLDS_PAGES},
-    .num_samples = sizeof attention_cached_samples / sizeof attention_cached_samples[0],
-    .large = attention_cached_large_samples,
-    .num_large = sizeof attention_cached_large_samples / sizeof attention_cached_large_samples[0],
+    /* One token a row and several, each row at another position, pages of each row's own. */
+    .large = "[1,1,768], _, _, [60,32,1,128], [60,32,1,128], i32[1] below=704, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=1, head_dim=128}\n"
+             "[1,200,512], _, _, [60,32,2,64], [60,32,2,64], i32[1] below=505, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64}\n"
+             "[1,200,512], _, _, [60,32,2,64], [60,32,2,64], i32[1] below=505, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, window=100}\n"
+             "[1,1,512], _, _, [60,32,2,64], [60,32,2,64], i32[1] below=704, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, window=100}\n"
+             "[1,150,1536], _, _, [60,32,4,128], [60,32,4,128], i32[1] below=555, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=4, head_dim=128, window=129, softcap=0.8, dense=true}\n"
+             "[1,90,2048], _, _, [60,32,2,256], [60,32,2,256], i32[1] below=615, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=256}\n"
+             "[1,70,1024], _, _, [60,32,1,256], [60,32,1,256], i32[1] below=635, i32[1,22] below=60"
+             "  {num_heads=2, num_kv_heads=1, head_dim=256, window=130, scale=0.1, softcap=0.8, dense=true}\n"
+             "[1,1,1024], _, _, [60,32,1,256], [60,32,1,256], i32[1] below=704, i32[1,22] below=60"
+             "  {num_heads=2, num_kv_heads=1, head_dim=256, window=130, scale=0.1, softcap=0.8, dense=true}\n"
+             "[1,3,480], _, _, [60,32,2,80], [60,32,2,80], i32[1] below=702, i32[1,22] below=60"
+             "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n"
+             "[3,1,96], _, _, [25,32,2,16], [25,32,2,16], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=16}\n"
+             "[17,1,320], _, _, [140,32,1,32], [140,32,1,32], i32[17] below=256, i32[17,8] below=140"
+             "  {num_heads=8, num_kv_heads=1, head_dim=32, window=65}\n"
+             "[17,1,8,96], [17,1,2,96], [17,1,2,96], [140,32,2,96], [140,32,2,96], i32[17] below=256, i32[17,8] below=140"
+             "  {num_heads=8, num_kv_heads=2, head_dim=96, window=128}\n"
+             "[3,1,2816], _, _, [25,32,2,64], [25,32,2,64], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=40, num_kv_heads=2, head_dim=64, window=64}\n"
+             /* more heads of a group than a warp has rows */
+             "[64,1,768], _, _, [769,32,16,16], [769,32,16,16], i32[64] below=384, i32[64,12] below=769"
+             "  {num_heads=16, num_kv_heads=16, head_dim=16}\n"
+             /* a block of the GPU has several tiles */
+             "[17,1,2560], _, _, [140,32,2,128], [140,32,2,128], i32[17] below=256, i32[17,8] below=140"
+             "  {num_heads=16, num_kv_heads=2, head_dim=128}\n"
+             "[3,1,4,128], [3,1,2,128], [3,1,2,128], [46,32,2,128], [46,32,2,128], i32[3] below=480, i32[3,15] below=46"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, window=300, softcap=0.8}\n"
+             "[3,1,2560], _, _, [25,32,1,256], [25,32,1,256], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=8, num_kv_heads=1, head_dim=256, window=100, softcap=0.8}\n"
+             "[17,1,512], _, _, [140,32,2,64], [140,32,2,64], i32[17] below=256, i32[17,8] below=140"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, window=1, softcap=0.8}\n"
+             "[3,1,480], _, _, [25,32,2,80], [25,32,2,80], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n"
+             "[3,1,1024], _, _, [25,32,2,128], [25,32,2,128], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, scale=-0.3, dense=true}\n"
+             "[3,70,96], _, _, [25,32,2,16], [25,32,2,16], i32[3] below=187, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=16}\n"
+             "[17,5,320], _, _, [140,32,1,32], [140,32,1,32], i32[17] below=252, i32[17,8] below=140"
+             "  {num_heads=8, num_kv_heads=1, head_dim=32, window=65}\n"
+             "[3,100,8,96], [3,100,2,96], [3,100,2,96], [25,32,2,96], [25,32,2,96], i32[3] below=157, i32[3,8] below=25"
+             "  {num_heads=8, num_kv_heads=2, head_dim=96, window=128}\n"
+             "[3,130,2560], _, _, [25,32,2,128], [25,32,2,128], i32[3] below=127, i32[3,8] below=25"
+             "  {num_heads=16, num_kv_heads=2, head_dim=128}\n"
+             "[3,65,4,128], [3,65,2,128], [3,65,2,128], [46,32,2,128], [46,32,2,128], i32[3] below=416, i32[3,15] below=46"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, window=300, softcap=0.8}\n"
+             "[3,66,2560], _, _, [25,32,1,256], [25,32,1,256], i32[3] below=191, i32[3,8] below=25"
+             "  {num_heads=8, num_kv_heads=1, head_dim=256, window=100, softcap=0.8}\n"
+             "[17,2,512], _, _, [140,32,2,64], [140,32,2,64], i32[17] below=255, i32[17,8] below=140"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, window=1, softcap=0.8}\n"
+             "[1,1,48], _, _, e4m3[60,32,2,6], e4m3[60,32,2,6], i32[1] below=704, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+             "[3,1,96], _, _, e4m3[25,32,2,16], e4m3[25,32,2,16], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=16}\n"
+             "[17,1,1152], _, _, e4m3[140,32,2,96], e4m3[140,32,2,96], i32[17] below=256, i32[17,8] below=140"
+             "  {num_heads=8, num_kv_heads=2, head_dim=96, window=128}\n"
+             "[3,1,2816], _, _, e4m3[25,32,2,64], e4m3[25,32,2,64], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=40, num_kv_heads=2, head_dim=64, window=64}\n"
+             "[17,1,2560], _, _, e4m3[140,32,2,128], e4m3[140,32,2,128], i32[17] below=256, i32[17,8] below=140"
+             "  {num_heads=16, num_kv_heads=2, head_dim=128}\n"
+             "[3,1,1024], _, _, e4m3[46,32,2,128], e4m3[46,32,2,128], i32[3] below=480, i32[3,15] below=46"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, window=300, softcap=0.8}\n"
+             "[3,1,2560], _, _, e4m3[25,32,1,256], e4m3[25,32,1,256], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=8, num_kv_heads=1, head_dim=256, window=100, softcap=0.8}\n"
+             "[3,1,480], _, _, e4m3[25,32,2,80], e4m3[25,32,2,80], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n"
+             "[1,70,48], _, _, e4m3[60,32,2,6], e4m3[60,32,2,6], i32[1] below=635, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+             "[3,100,1152], _, _, e4m3[25,32,2,96], e4m3[25,32,2,96], i32[3] below=157, i32[3,8] below=25"
+             "  {num_heads=8, num_kv_heads=2, head_dim=96, window=128}\n"
+             "[1,200,512], _, _, e4m3[60,32,2,64], e4m3[60,32,2,64], i32[1] below=505, i32[1,22] below=60"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64}\n"
+             "[3,130,2560], _, _, e4m3[25,32,2,128], e4m3[25,32,2,128], i32[3] below=127, i32[3,8] below=25"
+             "  {num_heads=16, num_kv_heads=2, head_dim=128}\n"
+             "[3,65,1024], _, _, e4m3[46,32,2,128], e4m3[46,32,2,128], i32[3] below=416, i32[3,15] below=46"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128, window=300, softcap=0.8}\n"
+             "[3,66,2560], _, _, e4m3[25,32,1,256], e4m3[25,32,1,256], i32[3] below=191, i32[3,8] below=25"
+             "  {num_heads=8, num_kv_heads=1, head_dim=256, window=100, softcap=0.8}\n"
+             "[3,1,8,64], [3,1,1,64], [3,1,1,64], [25,32,1,64], [25,32,1,64], i32[3] below=256, i32[3,8] below=25, [8]"
+             "  {num_heads=8, num_kv_heads=1, head_dim=64, window=128}\n"
+             "[3,70,8,64], [3,70,1,64], [3,70,1,64], [25,32,1,64], [25,32,1,64], i32[3] below=187, i32[3,8] below=25, [8]"
+             "  {num_heads=8, num_kv_heads=1, head_dim=64, window=128}\n"
+             "[1,1,4,128], [1,1,2,128], [1,1,2,128], [60,32,2,128], [60,32,2,128], i32[1] below=704, i32[1,22] below=60, [4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[17,1,4,128], [17,1,2,128], [17,1,2,128], [140,32,2,128], [140,32,2,128], i32[17] below=256, i32[17,8] below=140,"
+             "  [4] {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[1,200,4,128], [1,200,2,128], [1,200,2,128], [60,32,2,128], [60,32,2,128], i32[1] below=505, i32[1,22] below=60, [4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[3,1,4,128], [3,1,2,128], [3,1,2,128], e4m3[25,32,2,128], e4m3[25,32,2,128], i32[3] below=256, i32[3,8] below=25,"
+             "  [4] {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[3,65,4,128], [3,65,2,128], [3,65,2,128], e4m3[25,32,2,128], e4m3[25,32,2,128], i32[3] below=192, i32[3,8] below=25,"
+             "  [4] {num_heads=4, num_kv_heads=2, head_dim=128}\n"
+             "[3,1,8,256], [3,1,1,256], [3,1,1,256], [25,32,1,256], [25,32,1,256], i32[3] below=256, i32[3,8] below=25, [8]"
+             "  {num_heads=8, num_kv_heads=1, head_dim=256, window=100, softcap=0.8}\n"
+             "[3,70,8,256], [3,70,1,256], [3,70,1,256], [25,32,1,256], [25,32,1,256], i32[3] below=187, i32[3,8] below=25, [8]"
+             "  {num_heads=8, num_kv_heads=1, head_dim=256, window=100, softcap=0.8}\n"
+             "[3,1,2,16], [3,1,2,16], [3,1,2,16], [25,32,2,16], [25,32,2,16], i32[3] below=256, i32[3,8] below=25, [2]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=16}\n"
+             "[3,1,2,192], [3,1,2,192], [3,1,2,128], [25,32,2,192], [25,32,2,128], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[3,40,2,192], [3,40,2,192], [3,40,2,128], e4m3[25,32,2,192], e4m3[25,32,2,128], i32[3] below=217, i32[3,8] below=25"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[3,1,4,64], [3,1,2,64], [3,1,2,64], [25,32,2,64], [25,32,2,64], i32[3] below=256, i32[3,8] below=25, _, [129,4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, scale=1}\n"
+             "[3,50,4,64], [3,50,2,64], [3,50,2,64], [25,32,2,64], [25,32,2,64], i32[3] below=207, i32[3,8] below=25, [4], [129,4]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=64, scale=1}\n",
 };

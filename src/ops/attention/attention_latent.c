@@ -95,31 +95,6 @@ static Status attention_latent_reference(const KernelArgs *args)
     return OK;
 }
 
-static const LatentAttrs latent_small = {.num_heads = 4, .head_dim = 10, .value_dim = 6},
-                         latent_all = {.num_heads = 3, .head_dim = 16, .value_dim = 16, .scale = 0.3},
-                         latent_large = {.num_heads = 16, .head_dim = 576, .value_dim = 512, .scale = 0.0722};
-
-/* B rows of T tokens, a cache of N pages of S positions, P pages a row. */
-#define LATENT(dtype, b, t, h, d, n, s, p) \
-    .in = {{DT_F32, 4, {b, t, h, d}}, {DT_F32, 4, {b, t, 1, d}}, {dtype, 4, {n, s, 1, d}}, {DT_I32, 1, {b}}, {DT_I32, 2, {b, p}}}, \
-    .int_range = {0, 0, 0, (p) * (s) - (t) + 1, n}
-
-static const OpSample attention_latent_samples[] = {
-    {LATENT(DT_F32, 1, 1, 4, 10, 3, 4, 3), .attrs = &latent_small},
-    {LATENT(DT_F32, 2, 5, 4, 10, 7, 4, 3), .attrs = &latent_small},
-    {LATENT(DT_F32, 1, 70, 3, 16, 40, 32, 10), .attrs = &latent_all},
-};
-
-/* DeepSeek-V3's heads, of which there are fewer. */
-static const OpSample attention_latent_large_samples[] = {
-    {LATENT(DT_F32, 1, 1, 16, 576, 60, 32, 22), .attrs = &latent_large},
-    {LATENT(DT_F32, 3, 1, 16, 576, 25, 32, 8), .attrs = &latent_large},
-    {LATENT(DT_F32, 1, 70, 16, 576, 25, 32, 8), .attrs = &latent_large},
-    {LATENT(DT_E4M3, 2, 1, 4, 10, 7, 4, 3), .attrs = &latent_small},
-    {LATENT(DT_E4M3, 1, 40, 4, 10, 60, 32, 22), .attrs = &latent_small},
-    {LATENT(DT_E4M3, 3, 1, 16, 576, 25, 32, 8), .attrs = &latent_large},
-};
-
 #define CACHE \
     { \
         { \
@@ -143,9 +118,21 @@ const OpDef op_attention_latent = {
     .cost = attention_latent_cost,
     .workspace = attention_latent_workspace,
     .cpu = {{DT_SET_DECODE, attention_latent_blocks, "blocks", CACHE}, {DT_SET_DECODE, attention_latent_reference, "reference", CACHE}},
-    .samples = attention_latent_samples,
-    .num_samples = sizeof attention_latent_samples / sizeof attention_latent_samples[0],
+    .samples = "[1,1,4,10], [1,1,1,10], [3,4,1,10], i32[1] below=12, i32[1,3] below=3 {num_heads=4, head_dim=10, value_dim=6}\n"
+               "[2,5,4,10], [2,5,1,10], [7,4,1,10], i32[2] below=8, i32[2,3] below=7 {num_heads=4, head_dim=10, value_dim=6}\n"
+               "[1,70,3,16], [1,70,1,16], [40,32,1,16], i32[1] below=251, i32[1,10] below=40"
+               "  {num_heads=3, head_dim=16, value_dim=16, scale=0.3}\n",
     .holds = {[LATENT_PAGES] = HOLDS_PAGES},
-    .large = attention_latent_large_samples,
-    .num_large = sizeof attention_latent_large_samples / sizeof attention_latent_large_samples[0],
+    /* DeepSeek-V3's heads, of which there are fewer. */
+    .large = "[1,1,16,576], [1,1,1,576], [60,32,1,576], i32[1] below=704, i32[1,22] below=60"
+             "  {num_heads=16, head_dim=576, value_dim=512, scale=0.0722}\n"
+             "[3,1,16,576], [3,1,1,576], [25,32,1,576], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=16, head_dim=576, value_dim=512, scale=0.0722}\n"
+             "[1,70,16,576], [1,70,1,576], [25,32,1,576], i32[1] below=187, i32[1,8] below=25"
+             "  {num_heads=16, head_dim=576, value_dim=512, scale=0.0722}\n"
+             "[2,1,4,10], [2,1,1,10], e4m3[7,4,1,10], i32[2] below=12, i32[2,3] below=7 {num_heads=4, head_dim=10, value_dim=6}\n"
+             "[1,40,4,10], [1,40,1,10], e4m3[60,32,1,10], i32[1] below=665, i32[1,22] below=60"
+             "  {num_heads=4, head_dim=10, value_dim=6}\n"
+             "[3,1,16,576], [3,1,1,576], e4m3[25,32,1,576], i32[3] below=256, i32[3,8] below=25"
+             "  {num_heads=16, head_dim=576, value_dim=512, scale=0.0722}\n",
 };

@@ -97,43 +97,6 @@ static Status attention_turned_reference(const KernelArgs *args)
     return turned_apart(args, op_qkv_norm_rope.cpu[0].run, op_attention_cached.cpu[1].run);
 }
 
-static const TurnedAttrs turned_small = {{.num_heads = 4, .num_kv_heads = 2, .head_dim = 6}, .eps = 1e-6};
-static const TurnedAttrs turned_narrow = {{.num_heads = 3, .num_kv_heads = 1, .head_dim = 16, .window = 40}, .eps = 1e-2, .offset = 1};
-
-/* B rows, a cache of N pages of S positions, P pages a row; norms 1: with weights of heads. */
-#define TURNED(b, h, g, d, n, s, p, norms) \
-    .in = {{DT_F32, 3, {b, 1, ((h) + 2 * (g)) * (d)}}, \
-           {DT_F32, 4, {n, s, g, d}}, \
-           {DT_F32, 4, {n, s, g, d}}, \
-           {DT_I32, 1, {b}}, \
-           {DT_I32, 2, {b, p}}, \
-           {DT_F32, norms, {d}}, \
-           {DT_F32, norms, {d}}, \
-           {DT_F32, 2, {300, d}}, \
-           {DT_I32, 2, {b, 1}}}, \
-    .int_range = {[TURNED_STARTS] = (p) * (s), [TURNED_PAGES] = n, [TURNED_POSITIONS] = 300}
-
-static const OpSample attention_turned_samples[] = {
-    {TURNED(1, 4, 2, 6, 3, 4, 3, 0), .attrs = &turned_small},
-    {TURNED(2, 4, 2, 6, 7, 4, 3, 1), .attrs = &turned_small},
-    {TURNED(3, 3, 1, 16, 25, 32, 8, 1), .attrs = &turned_narrow},
-};
-
-static const TurnedAttrs large_turned[] = {
-    {{.num_heads = 16, .num_kv_heads = 8, .head_dim = 128}, .eps = 1e-6},
-    {{.num_heads = 8, .num_kv_heads = 2, .head_dim = 64}, .eps = 1e-6},
-    {{.num_heads = 8, .num_kv_heads = 2, .head_dim = 256, .window = 100}, .eps = 1e-6, .offset = 1},
-    {{.num_heads = 24, .num_kv_heads = 2, .head_dim = 128, .softcap = 0.8}, .eps = 1e-6},
-    {{.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77}, .eps = 1e-6},
-};
-
-/* Shapes of real models, each row at another position. */
-static const OpSample attention_turned_large_samples[] = {
-    {TURNED(1, 16, 8, 128, 60, 32, 22, 1), .attrs = &large_turned[0]}, {TURNED(64, 16, 8, 128, 769, 32, 12, 1), .attrs = &large_turned[0]},
-    {TURNED(17, 8, 2, 64, 140, 32, 8, 0), .attrs = &large_turned[1]},  {TURNED(3, 8, 2, 256, 25, 32, 8, 1), .attrs = &large_turned[2]},
-    {TURNED(3, 24, 2, 128, 25, 32, 8, 1), .attrs = &large_turned[3]},  {TURNED(3, 2, 2, 80, 25, 32, 8, 1), .attrs = &large_turned[4]},
-};
-
 #define CACHES \
     { \
         { \
@@ -160,9 +123,24 @@ const OpDef op_attention_turned = {
     .cpu = {{DT_SET_DECODE, attention_turned_blocks, "blocks", CACHES}, {DT_SET_DECODE, attention_turned_reference, "reference", CACHES}},
     .params = 1u << TURNED_WQ | 1u << TURNED_WK,
     .constants = 1u << TURNED_TABLE,
-    .samples = attention_turned_samples,
+    .samples = "[1,1,48], [3,4,2,6], [3,4,2,6], i32[1] below=12, i32[1,3] below=3, _, _, [300,6], i32[1,1] below=300"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[2,1,48], [7,4,2,6], [7,4,2,6], i32[2] below=12, i32[2,3] below=7, [6], [6], [300,6], i32[2,1] below=300"
+               "  {num_heads=4, num_kv_heads=2, head_dim=6}\n"
+               "[3,1,80], [25,32,1,16], [25,32,1,16], i32[3] below=256, i32[3,8] below=25, [16], [16], [300,16], i32[3,1] below=300"
+               "  {num_heads=3, num_kv_heads=1, head_dim=16, window=40, eps=0.01, offset=1}\n",
     .holds = {[TURNED_PAGES] = HOLDS_PAGES},
-    .num_samples = sizeof attention_turned_samples / sizeof attention_turned_samples[0],
-    .large = attention_turned_large_samples,
-    .num_large = sizeof attention_turned_large_samples / sizeof attention_turned_large_samples[0],
+    /* Each row at another position. */
+    .large = "[1,1,4096], [60,32,8,128], [60,32,8,128], i32[1] below=704, i32[1,22] below=60, [128], [128], [300,128],"
+             "  i32[1,1] below=300 {num_heads=16, num_kv_heads=8, head_dim=128}\n"
+             "[64,1,4096], [769,32,8,128], [769,32,8,128], i32[64] below=384, i32[64,12] below=769, [128], [128], [300,128],"
+             "  i32[64,1] below=300 {num_heads=16, num_kv_heads=8, head_dim=128}\n"
+             "[17,1,768], [140,32,2,64], [140,32,2,64], i32[17] below=256, i32[17,8] below=140, _, _, [300,64],"
+             "  i32[17,1] below=300 {num_heads=8, num_kv_heads=2, head_dim=64}\n"
+             "[3,1,3072], [25,32,2,256], [25,32,2,256], i32[3] below=256, i32[3,8] below=25, [256], [256], [300,256],"
+             "  i32[3,1] below=300 {num_heads=8, num_kv_heads=2, head_dim=256, window=100, offset=1}\n"
+             "[3,1,3584], [25,32,2,128], [25,32,2,128], i32[3] below=256, i32[3,8] below=25, [128], [128], [300,128],"
+             "  i32[3,1] below=300 {num_heads=24, num_kv_heads=2, head_dim=128, softcap=0.8}\n"
+             "[3,1,480], [25,32,2,80], [25,32,2,80], i32[3] below=256, i32[3,8] below=25, [80], [80], [300,80], i32[3,1] below=300"
+             "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77}\n",
 };

@@ -39,11 +39,6 @@ static Status distance_buckets_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DistanceBucketsAttrs distance_buckets_plain = {.len = 200, .buckets = 32, .most = 128};
-static const DistanceBucketsAttrs distance_buckets_signed = {.len = 301, .buckets = 12, .most = 96, .bidirectional = true};
-
-static const OpSample distance_buckets_samples[] = {{.attrs = &distance_buckets_plain}, {.attrs = &distance_buckets_signed}};
-
 const OpDef op_distance_buckets = {
     .id = OP_DISTANCE_BUCKETS,
     .name = "distance_buckets",
@@ -55,6 +50,6 @@ const OpDef op_distance_buckets = {
     .infer = distance_buckets_infer,
     .cost = distance_buckets_cost,
     .cpu = {{DT_SET_FLOAT, distance_buckets_cpu, "reference"}},
-    .samples = distance_buckets_samples,
-    .num_samples = sizeof distance_buckets_samples / sizeof distance_buckets_samples[0],
+    .samples = "{len=200}\n"
+               "{len=301, buckets=12, most=96, bidirectional=true}\n",
 };

@@ -232,39 +232,6 @@ static Status qkv_norm_rope_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
-static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-2};
-
-static const QkvAttrs qkv_many = {.num_heads = 10, .num_kv_heads = 3, .head_dim = 8, .eps = 1e-6};
-static const QkvAttrs qkv_offset = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6, .offset = 1};
-
-static const OpSample qkv_norm_rope_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 64}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
-     .attrs = &qkv_offset,
-     .int_range = {0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 3, 64}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
-     .attrs = &qkv_small,
-     .int_range = {0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 3, 64}}, {0}, {0}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
-     .attrs = &qkv_small,
-     .int_range = {0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 2, 128}}, {DT_F32, 1, {8}}, {DT_F32, 1, {8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 2}}},
-     .attrs = &qkv_many,
-     .int_range = {0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 90, 320}}, {DT_F32, 1, {64}}, {DT_F32, 1, {64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 90}}},
-     .attrs = &qkv_large,
-     .int_range = {0, 0, 0, 0, 50}},
-};
-
-static const QkvAttrs large_qkv_128 = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6};
-
-/* Shapes of real models. */
-static const OpSample qkv_norm_rope_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 200, 2048}}, {DT_F32, 1, {128}}, {DT_F32, 1, {128}}, {DT_F32, 2, {256, 128}}, {DT_I32, 2, {2, 200}}},
-     .attrs = &large_qkv_128,
-     .int_range = {0, 0, 0, 0, 256}},
-};
-
 const OpDef op_qkv_norm_rope = {
     .id = OP_QKV_NORM_ROPE,
     .name = "qkv_norm_rope",
@@ -282,8 +249,10 @@ const OpDef op_qkv_norm_rope = {
     .cpu = {{DT_SET_DECODE, qkv_norm_rope_cpu, "reference"}},
     .params = 1u << IN_WQ | 1u << IN_WK,
     .constants = 1u << IN_TABLE,
-    .samples = qkv_norm_rope_samples,
-    .num_samples = sizeof qkv_norm_rope_samples / sizeof qkv_norm_rope_samples[0],
-    .large = qkv_norm_rope_large_samples,
-    .num_large = sizeof qkv_norm_rope_large_samples / sizeof qkv_norm_rope_large_samples[0],
+    .samples = "[2,3,64], [8], [8], [5,8], i32[2,3] below=5 {num_heads=4, num_kv_heads=2, head_dim=8, offset=1}\n"
+               "[2,3,64], [8], [8], [5,8], i32[2,3] below=5 {num_heads=4, num_kv_heads=2, head_dim=8}\n"
+               "[2,3,64], _, _, [5,8], i32[2,3] below=5 {num_heads=4, num_kv_heads=2, head_dim=8}\n"
+               "[2,2,128], [8], [8], [5,8], i32[2,2] below=5 {num_heads=10, num_kv_heads=3, head_dim=8}\n"
+               "[2,90,320], [64], [64], [50,64], i32[2,90] below=50 {num_heads=3, num_kv_heads=1, head_dim=64, eps=0.01}\n",
+    .large = "[2,200,2048], [128], [128], [256,128], i32[2,200] below=256 {num_heads=8, num_kv_heads=4, head_dim=128}\n",
 };

@@ -272,134 +272,6 @@ static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const QkvAttrs qkv_f32 = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-static const QkvAttrs qkv_small = {.num_heads = 4, .num_kv_heads = 2, .head_dim = 8, .eps = 1e-6};
-static const QkvAttrs qkv_many = {.num_heads = 10, .num_kv_heads = 3, .head_dim = 8, .eps = 1e-6};
-static const QkvAttrs qkv_to_codes = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
-static const QkvAttrs qkv_to_e5m2 = {.num_heads = 1, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
-static const QkvAttrs qkv_large = {.num_heads = 3, .num_kv_heads = 1, .head_dim = 64, .eps = 1e-6};
-
-static const QkvAttrs qkv_offset = {.num_heads = 2, .num_kv_heads = 1, .head_dim = 32, .eps = 1e-6, .offset = 1};
-
-static const OpSample qkv_norm_rope_bwd_samples[] = {
-    {.in = {{DT_F32, 3, {2, 40, 128}},
-            {DT_F32, 3, {2, 40, 128}},
-            {DT_F32, 1, {32}},
-            {DT_F32, 1, {32}},
-            {DT_F32, 2, {50, 32}},
-            {DT_I32, 2, {2, 40}},
-            {DT_F32, 3, {2, 40, 3}}},
-     .attrs = &qkv_offset,
-     .int_range = {0, 0, 0, 0, 0, 50}},
-    {.in = {{DT_F32, 3, {2, 3, 64}},
-            {DT_F32, 3, {2, 3, 64}},
-            {DT_F32, 1, {8}},
-            {DT_F32, 1, {8}},
-            {DT_F32, 2, {5, 8}},
-            {DT_I32, 2, {2, 3}},
-            {DT_F32, 3, {2, 3, 6}},
-            {DT_F32, 1, {8}},
-            {DT_F32, 1, {8}}},
-     .attrs = &qkv_small,
-     .int_range = {0, 0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 2, 128}},
-            {DT_F32, 3, {2, 2, 128}},
-            {DT_F32, 1, {8}},
-            {DT_F32, 1, {8}},
-            {DT_F32, 2, {5, 8}},
-            {DT_I32, 2, {2, 2}},
-            {DT_F32, 3, {2, 2, 13}}},
-     .attrs = &qkv_many,
-     .int_range = {0, 0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 3, 64}}, {0}, {0}, {0}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}},
-     .attrs = &qkv_small,
-     .int_range = {0, 0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 40, 128}},
-            {DT_F32, 3, {2, 40, 128}},
-            {DT_F32, 1, {32}},
-            {DT_F32, 1, {32}},
-            {DT_F32, 2, {50, 32}},
-            {DT_I32, 2, {2, 40}},
-            {DT_F32, 3, {2, 40, 3}}},
-     .attrs = &qkv_f32,
-     .int_range = {0, 0, 0, 0, 0, 50}},
-    {.in = {{DT_F32, 3, {2, 90, 320}},
-            {DT_F32, 3, {2, 90, 320}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 2, {50, 64}},
-            {DT_I32, 2, {2, 90}},
-            {DT_F32, 3, {2, 90, 4}}},
-     .attrs = &qkv_large,
-     .int_range = {0, 0, 0, 0, 0, 50}},
-    {.in = {{DT_F32, 3, {2, 40, 256}},
-            {DT_F32, 3, {2, 40, 256}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 2, {50, 64}},
-            {DT_I32, 2, {2, 40}},
-            {DT_F32, 3, {2, 40, 3}}},
-     .attrs = &qkv_to_codes,
-     .int_range = {0, 0, 0, 0, 0, 50}},
-    {.in = {{DT_F32, 3, {2, 3, 256}}, {0}, {0}, {0}, {DT_F32, 2, {5, 64}}, {DT_I32, 2, {2, 3}}},
-     .attrs = &qkv_to_codes,
-     .int_range = {0, 0, 0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {2, 40, 192}},
-            {DT_F32, 3, {2, 40, 192}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 1, {64}},
-            {DT_F32, 2, {50, 64}},
-            {DT_I32, 2, {2, 40}},
-            {DT_F32, 3, {2, 40, 2}},
-            {0},
-            {0},
-            CODES_SCALE,
-            CODES_AMAX},
-     .attrs = &qkv_to_e5m2,
-     .int_range = {0, 0, 0, 0, 0, 50}},
-    {.in = {{DT_F32, 3, {2, 3, 192}}, {0}, {0}, {0}, {DT_F32, 2, {5, 64}}, {DT_I32, 2, {2, 3}}, {0}, {0}, {0}, CODES_SCALE, CODES_AMAX},
-     .attrs = &qkv_to_e5m2,
-     .int_range = {0, 0, 0, 0, 0, 5}},
-};
-
-static const QkvAttrs large_qkv_128 = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6};
-static const QkvAttrs large_qkv_codes = {.num_heads = 8, .num_kv_heads = 4, .head_dim = 128, .eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
-
-/* Shapes of real models. */
-static const OpSample qkv_norm_rope_bwd_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 200, 2048}},
-            {DT_F32, 3, {2, 200, 2048}},
-            {DT_F32, 1, {128}},
-            {DT_F32, 1, {128}},
-            {DT_F32, 2, {256, 128}},
-            {DT_I32, 2, {2, 200}},
-            {DT_F32, 3, {2, 200, 12}}},
-     .attrs = &large_qkv_128,
-     .int_range = {0, 0, 0, 0, 0, 256}},
-    {.in = {{DT_F32, 3, {2, 200, 2048}},
-            {DT_F32, 3, {2, 200, 2048}},
-            {DT_F32, 1, {128}},
-            {DT_F32, 1, {128}},
-            {DT_F32, 2, {256, 128}},
-            {DT_I32, 2, {2, 200}},
-            {DT_F32, 3, {2, 200, 12}}},
-     .attrs = &large_qkv_codes,
-     .int_range = {0, 0, 0, 0, 0, 256}},
-    {.in = {{DT_F32, 3, {2, 200, 2048}},
-            {DT_F32, 3, {2, 200, 2048}},
-            {DT_F32, 1, {128}},
-            {DT_F32, 1, {128}},
-            {DT_F32, 2, {256, 128}},
-            {DT_I32, 2, {2, 200}},
-            {DT_F32, 3, {2, 200, 12}},
-            {0},
-            {0},
-            CODES_SCALE,
-            CODES_AMAX},
-     .attrs = &large_qkv_codes,
-     .int_range = {0, 0, 0, 0, 0, 256}},
-};
-
 const OpDef op_qkv_norm_rope_bwd = {
     .id = OP_QKV_NORM_ROPE_BWD,
     .name = "qkv_norm_rope_bwd",
@@ -425,8 +297,24 @@ const OpDef op_qkv_norm_rope_bwd = {
              {{.out = 1u << OUT_CODES | 1u << OUT_MORE, .dtypes = DT_SET_FP8 | DT_SET_F32}}}},
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DX, OUT_CODES, IN_SCALE, false, offsetof(QkvAttrs, codes), qkv_bwd_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
-    .samples = qkv_norm_rope_bwd_samples,
-    .num_samples = sizeof qkv_norm_rope_bwd_samples / sizeof qkv_norm_rope_bwd_samples[0],
-    .large = qkv_norm_rope_bwd_large_samples,
-    .num_large = sizeof qkv_norm_rope_bwd_large_samples / sizeof qkv_norm_rope_bwd_large_samples[0],
+    .samples = "[2,40,128], [2,40,128], [32], [32], [50,32], i32[2,40] below=50, [2,40,3]"
+               "  {num_heads=2, num_kv_heads=1, head_dim=32, offset=1}\n"
+               "[2,3,64], [2,3,64], [8], [8], [5,8], i32[2,3] below=5, [2,3,6], [8], [8] {num_heads=4, num_kv_heads=2, head_dim=8}\n"
+               "[2,2,128], [2,2,128], [8], [8], [5,8], i32[2,2] below=5, [2,2,13] {num_heads=10, num_kv_heads=3, head_dim=8}\n"
+               "[2,3,64], _, _, _, [5,8], i32[2,3] below=5 {num_heads=4, num_kv_heads=2, head_dim=8}\n"
+               "[2,40,128], [2,40,128], [32], [32], [50,32], i32[2,40] below=50, [2,40,3]"
+               "  {num_heads=2, num_kv_heads=1, head_dim=32, dw_dtype=f32}\n"
+               "[2,90,320], [2,90,320], [64], [64], [50,64], i32[2,90] below=50, [2,90,4] {num_heads=3, num_kv_heads=1, head_dim=64}\n"
+               "[2,40,256], [2,40,256], [64], [64], [50,64], i32[2,40] below=50, [2,40,3]"
+               "  {num_heads=2, num_kv_heads=1, head_dim=64, codes=e4m3}\n"
+               "[2,3,256], _, _, _, [5,64], i32[2,3] below=5 {num_heads=2, num_kv_heads=1, head_dim=64, codes=e4m3}\n"
+               "[2,40,192], [2,40,192], [64], [64], [50,64], i32[2,40] below=50, [2,40,2], _, _, [4], [1]"
+               "  {num_heads=1, num_kv_heads=1, head_dim=64, codes=e5m2}\n"
+               "[2,3,192], _, _, _, [5,64], i32[2,3] below=5, _, _, _, [4], [1] {num_heads=1, num_kv_heads=1, head_dim=64, codes=e5m2}\n",
+    .large = "[2,200,2048], [2,200,2048], [128], [128], [256,128], i32[2,200] below=256, [2,200,12]"
+             "  {num_heads=8, num_kv_heads=4, head_dim=128}\n"
+             "[2,200,2048], [2,200,2048], [128], [128], [256,128], i32[2,200] below=256, [2,200,12]"
+             "  {num_heads=8, num_kv_heads=4, head_dim=128, codes=e4m3}\n"
+             "[2,200,2048], [2,200,2048], [128], [128], [256,128], i32[2,200] below=256, [2,200,12], _, _, [4], [1]"
+             "  {num_heads=8, num_kv_heads=4, head_dim=128, codes=e4m3}\n",
 };

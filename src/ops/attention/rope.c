@@ -93,24 +93,6 @@ static Status rope_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RopeAttrs rope_inverse = {.inverse = true}, rope_neighbours = {.interleaved = true};
-
-static const OpSample rope_samples[] = {
-    {.in = {{DT_F32, 4, {2, 3, 2, 8}}, {DT_F32, 2, {5, 8}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
-    {.in = {{DT_F32, 4, {2, 3, 2, 10}}, {DT_F32, 2, {5, 4}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 5}},
-    {.in = {{DT_F32, 4, {2, 3, 2, 10}}, {DT_F32, 2, {5, 4}}, {DT_I32, 2, {2, 3}}}, .attrs = &rope_neighbours, .int_range = {0, 0, 5}},
-    {.in = {{DT_F32, 4, {2, 40, 6, 64}}, {DT_F32, 2, {50, 64}}, {DT_I32, 2, {2, 40}}}, .attrs = &rope_inverse, .int_range = {0, 0, 50}},
-};
-
-/* Shapes of real models. */
-static const OpSample rope_large_samples[] = {
-    {.in = {{DT_F32, 4, {2, 200, 8, 128}}, {DT_F32, 2, {256, 128}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
-    {.in = {{DT_F32, 4, {2, 200, 8, 96}}, {DT_F32, 2, {256, 24}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 256}},
-    {.in = {{DT_F32, 4, {2, 200, 8, 128}}, {DT_F32, 2, {256, 64}}, {DT_I32, 2, {2, 200}}},
-     .attrs = &rope_neighbours,
-     .int_range = {0, 0, 256}},
-};
-
 const OpDef op_rope = {
     .id = OP_ROPE,
     .name = "rope",
@@ -127,8 +109,11 @@ const OpDef op_rope = {
     .cost = rope_cost,
     .cpu = {{DT_SET_DECODE, rope_cpu, "reference"}},
     .constants = 1u << 1,
-    .samples = rope_samples,
-    .num_samples = sizeof rope_samples / sizeof rope_samples[0],
-    .large = rope_large_samples,
-    .num_large = sizeof rope_large_samples / sizeof rope_large_samples[0],
+    .samples = "[2,3,2,8], [5,8], i32[2,3] below=5\n"
+               "[2,3,2,10], [5,4], i32[2,3] below=5\n"
+               "[2,3,2,10], [5,4], i32[2,3] below=5 {interleaved=true}\n"
+               "[2,40,6,64], [50,64], i32[2,40] below=50 {inverse=true}\n",
+    .large = "[2,200,8,128], [256,128], i32[2,200] below=256\n"
+             "[2,200,8,96], [256,24], i32[2,200] below=256\n"
+             "[2,200,8,128], [256,64], i32[2,200] below=256 {interleaved=true}\n",
 };

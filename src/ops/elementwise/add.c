@@ -62,18 +62,6 @@ static Status add_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample add_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
-    {.in = {{DT_F32, 3, {3, 5, 37}}, {DT_F32, 3, {3, 5, 1}}}},
-    {.in = {{DT_F32, 1, {1}}, {DT_F32, 3, {3, 5, 37}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample add_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_F32, 3, {2, 300, 1024}}}},
-};
-
 const OpDef op_add = {
     .id = OP_ADD,
     .name = "add",
@@ -89,8 +77,9 @@ const OpDef op_add = {
     .cost = add_cost,
     .cpu = {{DT_SET_DECODE, add_cpu, "reference"}},
     .tile = add_spread,
-    .samples = add_samples,
-    .num_samples = sizeof add_samples / sizeof add_samples[0],
-    .large = add_large_samples,
-    .num_large = sizeof add_large_samples / sizeof add_large_samples[0],
+    .samples = "[9], [9]\n"
+               "[3,35,333], [3,35,333]\n"
+               "[3,5,37], [3,5,1]\n"
+               "[1], [3,5,37]\n",
+    .large = "[2,300,1024], [2,300,1024]\n",
 };

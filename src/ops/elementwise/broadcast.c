@@ -240,43 +240,23 @@ static Status maximum_bwd_cpu(const KernelArgs *args)
 /* ---- descriptors ---- */
 
 /* Equal dims; rows beside a number each; single rows and numbers; a dim in the middle; 4 dims; one that merges into others. */
-static const OpSample pair_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 5, 1100}}, {DT_F32, 3, {3, 5, 1}}}},
-    {.in = {{DT_F32, 2, {1, 37}}, {DT_F32, 2, {21, 37}}}},
-    {.in = {{DT_F32, 3, {3, 1, 19}}, {DT_F32, 3, {1, 7, 19}}}},
-    {.in = {{DT_F32, 1, {1}}, {DT_F32, 3, {2, 5, 7}}}},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1}}}},
-    {.in = {{DT_F32, 4, {2, 3, 1, 5}}, {DT_F32, 4, {2, 1, 4, 1}}}},
-};
+static const char pair_samples[] = "[9], [9]\n"
+                                   "[3,5,1100], [3,5,1]\n"
+                                   "[1,37], [21,37]\n"
+                                   "[3,1,19], [1,7,19]\n"
+                                   "[1], [2,5,7]\n"
+                                   "[70,1037], [1]\n"
+                                   "[2,3,1,5], [2,1,4,1]\n";
 
-static const OpSample where_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 5, 1}}, {DT_F32, 3, {3, 5, 37}}, {DT_F32, 1, {1}}}},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {1, 1037}}, {DT_F32, 2, {70, 1}}}},
-    {.in = {{DT_F32, 2, {5, 7}}, {0}, {DT_F32, 2, {5, 7}}}},
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 2, {5, 7}}}},
-};
-
-static const OpSample maximum_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1}}}, .attrs = &(const MaximumAttrs){.least = true}},
-    {.in = {{DT_F32, 3, {3, 5, 37}}, {DT_F32, 1, {1}}, {DT_F32, 3, {1, 5, 37}}}},
-};
-
-/* Shapes of real models: a number for each row. */
-static const OpSample pair_large_samples[] = {
-    {.in = {{DT_F32, 3, {1, 70, 32000}}, {DT_F32, 3, {1, 70, 1}}}},
-    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_F32, 3, {2, 300, 1024}}}},
-};
+/* A number for each row. */
+static const char pair_large_samples[] = "[1,70,32000], [1,70,1]\n"
+                                         "[2,300,1024], [2,300,1024]\n";
 
 static const AttrDef maximum_attrs[] = {ATTR_BOOL(MaximumAttrs, least, false), {0}};
 
 #define PAIR(op_id, op_name, text, ...) \
     .id = op_id, .name = op_name, .synopsis = text, .num_in = 2, .num_out = 1, .min_in = 2, .inplace = 1u << 0 | 1u << 1, \
-    .by_row = 1u << 0 | 1u << 1, .by_element = true, .cost = pair_cost, .samples = pair_samples, \
-    .num_samples = sizeof pair_samples / sizeof pair_samples[0], .large = pair_large_samples, \
-    .num_large = sizeof pair_large_samples / sizeof pair_large_samples[0], __VA_ARGS__
+    .by_row = 1u << 0 | 1u << 1, .by_element = true, .cost = pair_cost, .samples = pair_samples, .large = pair_large_samples, __VA_ARGS__
 
 const OpDef op_sub = {
     PAIR(OP_SUB, "sub", "y = a - b", .infer = pair_infer, .backward = sub_backward, .cpu = {{DT_SET_DECODE, sub_cpu, "reference"}},
@@ -332,8 +312,11 @@ const OpDef op_where = {
     .tile = where_tile,
     .holds = {[0] = HOLDS_MASK},
     .constants = 1u << 0,
-    .samples = where_samples,
-    .num_samples = sizeof where_samples / sizeof where_samples[0],
+    .samples = "[9], [9], [9]\n"
+               "[3,5,1], [3,5,37], [1]\n"
+               "[70,1037], [1,1037], [70,1]\n"
+               "[5,7], _, [5,7]\n"
+               "[5,7], [5,7]\n",
 };
 
 const OpDef op_maximum_bwd = {
@@ -353,6 +336,7 @@ const OpDef op_maximum_bwd = {
     .cpu = {{DT_SET_FLOAT, maximum_bwd_cpu, "reference"}},
     .tile = maximum_bwd_tile,
     .holds = {[1] = HOLDS_WHOLE, [2] = HOLDS_WHOLE},
-    .samples = maximum_bwd_samples,
-    .num_samples = sizeof maximum_bwd_samples / sizeof maximum_bwd_samples[0],
+    .samples = "[9], [9], [9]\n"
+               "[70,1037], [70,1037], [70,1] {least=true}\n"
+               "[3,5,37], [1], [1,5,37]\n",
 };

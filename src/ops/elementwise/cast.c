@@ -80,24 +80,6 @@ static Status cast_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const CastAttrs cast_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)}, cast_to_i32 = {.dtype = DTYPE_TO_ATTR(DT_I32)},
-                       cast_to_f32 = {.dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample cast_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {2, 3, 7}}}, .attrs = &cast_to_bf16},
-    {.in = {{DT_F32, 2, {70, 1037}}}},
-    {.in = {{DT_F32, 3, {3, 35, 1333}}}, .attrs = &cast_to_bf16},
-    {.in = {{DT_F32, 2, {3, 37}}}, .attrs = &cast_to_i32},
-    {.in = {{DT_I32, 2, {3, 37}}}, .attrs = &cast_to_f32, .int_range = {3000}},
-};
-
-/* Shapes of real models. */
-static const OpSample cast_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-    {.in = {{DT_F32, 2, {4096, 1024}}}, .attrs = &cast_to_bf16},
-};
-
 const OpDef op_cast = {
     .id = OP_CAST,
     .name = "cast",
@@ -114,8 +96,12 @@ const OpDef op_cast = {
     .cost = cast_cost,
     .cpu = {{DT_SET_DECODE | DT_SET(DT_I32), cast_cpu, "reference"}},
     .tile = cast_tile,
-    .samples = cast_samples,
-    .num_samples = sizeof cast_samples / sizeof cast_samples[0],
-    .large = cast_large_samples,
-    .num_large = sizeof cast_large_samples / sizeof cast_large_samples[0],
+    .samples = "[9]\n"
+               "[2,3,7] {dtype=bf16}\n"
+               "[70,1037]\n"
+               "[3,35,1333] {dtype=bf16}\n"
+               "[3,37] {dtype=i32}\n"
+               "i32[3,37] below=3000 {dtype=f32}\n",
+    .large = "[4096,1024]\n"
+             "[4096,1024] {dtype=bf16}\n",
 };

@@ -164,49 +164,7 @@ static Status chain_cpu(const KernelArgs *args)
     return OK;
 }
 
-/* ---- samples ---- */
-
-#define R(i) (CHAIN_RESULT + (i))
-#define STEP(code, dtype, a, b, c, number, out) CHAIN_##code, dtype, a, b, c, number, out
-
-/* One function of one input; silu(x) y + x of three, whose middle is an output and rounded to bf16; rows beside a number each; every op. */
-static const ChainAttrs one = {{CHAIN_NUMBERS, {STEP(SILU, DT_F32, 0, -1, -1, 0, 0)}}};
-static const ChainAttrs gate = {
-    {3 * CHAIN_NUMBERS,
-     {STEP(SILU, DT_F32, 0, -1, -1, 0, 2), STEP(MUL, DT_BF16, R(0), 1, -1, 0, 1), STEP(ADD, DT_F32, R(1), 0, -1, 0, 0)}}};
-static const ChainAttrs five = {
-    {5 * CHAIN_NUMBERS,
-     {STEP(MUL, DT_F32, 0, 1, -1, 0, -1), STEP(SIGMOID, DT_F32, R(0), -1, -1, 0, -1), STEP(SCALE, DT_F32, R(1), -1, -1, -3, -1),
-      STEP(ADD, DT_F32, R(2), 2, -1, 0, -1), STEP(WHERE, DT_F32, R(0), R(3), -1, 0, 0)}}};
-static const ChainAttrs functions = {
-    {14 * CHAIN_NUMBERS,
-     {STEP(EXP, DT_F32, 0, -1, -1, 0, 3), STEP(LOG, DT_F32, R(0), -1, -1, 0, -1), STEP(SQRT, DT_F32, R(0), -1, -1, 0, 1),
-      STEP(TANH, DT_F32, R(1), -1, -1, 0, -1), STEP(SIGMOID_BWD, DT_F32, 1, R(3), -1, 0, -1), STEP(SILU_BWD, DT_F32, R(4), R(1), -1, 0, -1),
-      STEP(LOG_SIGMOID, DT_F32, R(1), -1, -1, 0, 2), STEP(LOG_SIGMOID_BWD, DT_F32, R(5), R(6), -1, 0, -1),
-      STEP(SOFTCAP, DT_F32, R(7), -1, -1, 3, -1), STEP(SOFTCAP_BWD, DT_F32, R(8), R(3), -1, 2, -1), STEP(GELU, DT_F32, R(9), -1, -1, 0, 4),
-      STEP(GELU_BWD, DT_F32, R(10), 0, -1, 1, -1), STEP(RELU, DT_F32, R(11), -1, -1, 1, 5),
-      STEP(RELU_BWD, DT_F32, R(12), R(1), -1, 0, 0)}}};
-static const ChainAttrs pairs = {
-    {10 * CHAIN_NUMBERS,
-     {STEP(SUB, DT_F32, 0, 1, -1, 0, -1), STEP(DIV, DT_F32, R(0), 2, -1, 0, 1), STEP(MINIMUM, DT_F32, R(0), 3, -1, 0, -1),
-      STEP(MAXIMUM, DT_F32, R(1), R(2), -1, 0, -1), STEP(GE, DT_F32, R(3), 0, -1, 0, -1), STEP(GT, DT_F32, R(3), 1, -1, 0, -1),
-      STEP(EQ, DT_F32, R(4), R(5), -1, 0, -1), STEP(MAXIMUM_BWD, DT_F32, R(3), 0, 1, 1, 2), STEP(WHERE, DT_F32, R(6), R(7), R(0), 0, -1),
-      STEP(CAST, DT_BF16, R(8), -1, -1, 0, 0)}}};
-
-static const OpSample chain_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}, .attrs = &one},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}, .attrs = &gate},
-    {.in = {{DT_F32, 2, {70, 1040}}, {DT_F32, 2, {70, 1}}, {DT_F32, 1, {1}}}, .attrs = &five},
-    {.in = {{DT_F32, 3, {3, 9, 37}}, {DT_F32, 3, {3, 1, 37}}, {DT_F32, 3, {1, 9, 1}}}, .attrs = &five},
-    {.in = {{DT_F32, 2, {5, 64}}, {DT_F32, 2, {1, 64}}}, .attrs = &functions},
-    {.in = {{DT_F32, 4, {2, 3, 1, 16}}, {DT_F32, 4, {2, 1, 4, 16}}, {DT_F32, 4, {2, 3, 4, 16}}, {DT_F32, 1, {1}}}, .attrs = &pairs},
-};
-
-/* Shapes of real models: a gated MLP, a number for each column. */
-static const OpSample chain_large_samples[] = {
-    {.in = {{DT_F32, 3, {1, 300, 4096}}, {DT_F32, 3, {1, 300, 4096}}}, .attrs = &gate},
-    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {1, 3072}}, {DT_F32, 2, {600, 3072}}}, .attrs = &five},
-};
+/* ---- descriptor ---- */
 
 const OpDef op_chain = {
     .id = OP_CHAIN,
@@ -224,8 +182,26 @@ const OpDef op_chain = {
     .cost = chain_cost,
     .cpu = {{DT_SET_DECODE, chain_cpu, "reference"}},
     .holds = {[2] = HOLDS_POSITIVE},
-    .samples = chain_samples,
-    .num_samples = sizeof chain_samples / sizeof chain_samples[0],
-    .large = chain_large_samples,
-    .num_large = sizeof chain_large_samples / sizeof chain_large_samples[0],
+    /* Seven numbers a step, those of ChainStep. First one function of one input. */
+    .samples = "[9] {steps=[17, 0, 0, -1, -1, 0, 0]}\n"
+               /* silu(x) y + x, whose middle is an output and rounded to bf16 */
+               "[3,35,333], [3,35,333] {steps=[17, 0, 0, -1, -1, 0, 2, 2, 1, 8, 1, -1, 0, 1, 0, 0, 9, 0, -1, 0, 0]}\n"
+               /* rows beside a number each: where(xy, x, z - 3 sigmoid(xy)) */
+               "[70,1040], [70,1], [1] {steps=[2, 0, 0, 1, -1, 0, -1, 15, 0, 8, -1, -1, 0, -1, 21, 0, 9, -1, -1, -3, -1, 0, 0, 10,"
+               "  2, -1, 0, -1, 10, 0, 8, 11, -1, 0, 0]}\n"
+               "[3,9,37], [3,1,37], [1,9,1] {steps=[2, 0, 0, 1, -1, 0, -1, 15, 0, 8, -1, -1, 0, -1, 21, 0, 9, -1, -1, -3, -1, 0, 0,"
+               "  10, 2, -1, 0, -1, 10, 0, 8, 11, -1, 0, 0]}\n"
+               /* every function */
+               "[5,64], [1,64] {steps=[11, 0, 0, -1, -1, 0, 3, 12, 0, 8, -1, -1, 0, -1, 13, 0, 8, -1, -1, 0, 1, 14, 0, 9, -1, -1, 0,"
+               "  -1, 16, 0, 1, 11, -1, 0, -1, 18, 0, 12, 9, -1, 0, -1, 19, 0, 9, -1, -1, 0, 2, 20, 0, 13, 14, -1, 0, -1, 22, 0, 15,"
+               "  -1, -1, 3, -1, 23, 0, 16, 11, -1, 2, -1, 24, 0, 17, -1, -1, 0, 4, 25, 0, 18, 0, -1, 1, -1, 26, 0, 19, -1, -1, 1,"
+               "  5, 27, 0, 20, 9, -1, 0, 0]}\n"
+               /* every op of two and three operands, and a cast */
+               "[2,3,1,16], [2,1,4,16], [2,3,4,16], [1] {steps=[1, 0, 0, 1, -1, 0, -1, 3, 0, 8, 2, -1, 0, 1, 4, 0, 8, 3, -1, 0, -1,"
+               "  5, 0, 9, 10, -1, 0, -1, 7, 0, 11, 0, -1, 0, -1, 8, 0, 11, 1, -1, 0, -1, 9, 0, 12, 13, -1, 0, -1, 6, 0, 11, 0, 1,"
+               "  1, 2, 10, 0, 14, 15, 8, 0, -1, 28, 1, 16, -1, -1, 0, 0]}\n",
+    /* A gated MLP, a number for each column. */
+    .large = "[1,300,4096], [1,300,4096] {steps=[17, 0, 0, -1, -1, 0, 2, 2, 1, 8, 1, -1, 0, 1, 0, 0, 9, 0, -1, 0, 0]}\n"
+             "[600,3072], [1,3072], [600,3072] {steps=[2, 0, 0, 1, -1, 0, -1, 15, 0, 8, -1, -1, 0, -1, 21, 0, 9, -1, -1, -3, -1,"
+             "  0, 0, 10, 2, -1, 0, -1, 10, 0, 8, 11, -1, 0, 0]}\n",
 };

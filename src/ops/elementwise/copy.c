@@ -35,17 +35,6 @@ static Status copy_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample copy_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 3333}}}},
-};
-
-/* Shapes of real models, and codes. */
-static const OpSample copy_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-    {.in = {{DT_U8, 1, {1000003}}}, .int_range = {256}},
-};
-
 const OpDef op_copy = {
     .id = OP_COPY,
     .name = "copy",
@@ -57,8 +46,9 @@ const OpDef op_copy = {
     .backward = copy_backward,
     .cost = copy_cost,
     .cpu = {{DT_SET_ANY, copy_cpu, "reference"}},
-    .samples = copy_samples,
-    .num_samples = sizeof copy_samples / sizeof copy_samples[0],
-    .large = copy_large_samples,
-    .num_large = sizeof copy_large_samples / sizeof copy_large_samples[0],
+    .samples = "[9]\n"
+               "[3,35,3333]\n",
+    /* Floats, and codes. */
+    .large = "[4096,1024]\n"
+             "u8[1000003] below=256\n",
 };

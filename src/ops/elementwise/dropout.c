@@ -79,26 +79,6 @@ static Status dropout_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DropoutAttrs dropout_tenth = {.p = 0.1, .site = 3}, dropout_half = {.p = 0.5, .site = 1000};
-
-static const OpSample dropout_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_I32, 2, {2, 3}}, {DT_I32, 2, {2, 3}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &dropout_half,
-     .int_range = {0, 9, 9, 99}},
-    {.in = {{DT_F32, 3, {2, 35, 1030}}, {DT_I32, 2, {2, 35}}, {DT_I32, 2, {2, 35}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &dropout_tenth,
-     .int_range = {0, 9, 99, 99}},
-};
-
-static const DropoutAttrs large_tenth = {.p = 0.1, .site = 7};
-
-/* Shapes of real models. */
-static const OpSample dropout_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_I32, 2, {2, 300}}, {DT_I32, 2, {2, 300}}, {DT_I64, 1, {STEP_COUNT}}},
-     .attrs = &large_tenth,
-     .int_range = {0, 9, 99, 99}},
-};
-
 const OpDef op_dropout = {
     .id = OP_DROPOUT,
     .name = "dropout",
@@ -114,8 +94,7 @@ const OpDef op_dropout = {
     .backward = dropout_backward,
     .cost = dropout_cost,
     .cpu = {{DT_SET_FLOAT, dropout_cpu, "reference"}},
-    .samples = dropout_samples,
-    .num_samples = sizeof dropout_samples / sizeof dropout_samples[0],
-    .large = dropout_large_samples,
-    .num_large = sizeof dropout_large_samples / sizeof dropout_large_samples[0],
+    .samples = "[2,3,7], i32[2,3] below=9, i32[2,3] below=9, i64[4] below=99 {p=0.5, site=1000}\n"
+               "[2,35,1030], i32[2,35] below=9, i32[2,35] below=99, i64[4] below=99 {p=0.1, site=3}\n",
+    .large = "[2,300,1024], i32[2,300] below=9, i32[2,300] below=99, i64[4] below=99 {p=0.1, site=7}\n",
 };

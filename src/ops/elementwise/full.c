@@ -31,11 +31,6 @@ static Status full_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const FullAttrs full_ones = {.size = 16, .value = 1}, full_large = {.size = 4099, .value = -0.25},
-                       full_whole = {.size = 70, .value = -100, .dtype = DTYPE_TO_ATTR(DT_I32)};
-
-static const OpSample full_samples[] = {{.attrs = &full_ones}, {.attrs = &full_large}, {.attrs = &full_whole}};
-
 const OpDef op_full = {
     .id = OP_FULL,
     .name = "full",
@@ -46,6 +41,7 @@ const OpDef op_full = {
     .infer = full_infer,
     .cost = full_cost,
     .cpu = {{DT_SET_FLOAT | DT_SET(DT_I32), full_cpu, "reference"}},
-    .samples = full_samples,
-    .num_samples = sizeof full_samples / sizeof full_samples[0],
+    .samples = "{size=16}\n"
+               "{size=4099, value=-0.25}\n"
+               "{size=70, value=-100, dtype=i32}\n",
 };

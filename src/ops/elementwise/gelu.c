@@ -129,33 +129,6 @@ static Status gelu_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const GeluAttrs gelu_by_tanh = {.tanh = true};
-
-static const OpSample gelu_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {2, 3, 7}}}, .attrs = &gelu_by_tanh},
-    {.in = {{DT_F32, 3, {3, 35, 333}}}},
-    {.in = {{DT_F32, 2, {70, 1037}}}, .attrs = &gelu_by_tanh},
-};
-
-static const OpSample gelu_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}, .attrs = &gelu_by_tanh},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}}, .attrs = &gelu_by_tanh},
-};
-
-/* Shapes of real models. */
-static const OpSample gelu_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 3072}}}},
-    {.in = {{DT_F32, 2, {600, 3072}}}, .attrs = &gelu_by_tanh},
-};
-
-static const OpSample gelu_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 3072}}}},
-    {.in = {{DT_F32, 2, {600, 3072}}, {DT_F32, 2, {600, 3072}}}, .attrs = &gelu_by_tanh},
-};
-
 const OpDef op_gelu = {
     .id = OP_GELU,
     .name = "gelu",
@@ -173,10 +146,12 @@ const OpDef op_gelu = {
     .cost = gelu_cost,
     .cpu = {{DT_SET_DECODE, gelu_cpu, "reference"}},
     .tile = gelu_tile,
-    .samples = gelu_samples,
-    .num_samples = sizeof gelu_samples / sizeof gelu_samples[0],
-    .large = gelu_large_samples,
-    .num_large = sizeof gelu_large_samples / sizeof gelu_large_samples[0],
+    .samples = "[9]\n"
+               "[2,3,7] {tanh=true}\n"
+               "[3,35,333]\n"
+               "[70,1037] {tanh=true}\n",
+    .large = "[600,3072]\n"
+             "[600,3072] {tanh=true}\n",
 };
 
 const OpDef op_gelu_bwd = {
@@ -195,8 +170,10 @@ const OpDef op_gelu_bwd = {
     .cost = gelu_bwd_cost,
     .cpu = {{DT_SET_FLOAT, gelu_bwd_cpu, "reference"}},
     .tile = gelu_bwd_tile,
-    .samples = gelu_bwd_samples,
-    .num_samples = sizeof gelu_bwd_samples / sizeof gelu_bwd_samples[0],
-    .large = gelu_bwd_large_samples,
-    .num_large = sizeof gelu_bwd_large_samples / sizeof gelu_bwd_large_samples[0],
+    .samples = "[9], [9]\n"
+               "[2,3,7], [2,3,7] {tanh=true}\n"
+               "[3,35,333], [3,35,333]\n"
+               "[70,1037], [70,1037] {tanh=true}\n",
+    .large = "[600,3072], [600,3072]\n"
+             "[600,3072], [600,3072] {tanh=true}\n",
 };

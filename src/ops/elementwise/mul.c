@@ -59,18 +59,6 @@ static Status mul_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample mul_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
-    {.in = {{DT_F32, 3, {3, 5, 37}}, {DT_F32, 3, {3, 5, 1}}}},
-    {.in = {{DT_F32, 1, {1}}, {DT_F32, 3, {3, 5, 37}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample mul_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 300, 1024}}, {DT_F32, 3, {2, 300, 1024}}}},
-};
-
 const OpDef op_mul = {
     .id = OP_MUL,
     .name = "mul",
@@ -86,8 +74,9 @@ const OpDef op_mul = {
     .cost = mul_cost,
     .cpu = {{DT_SET_DECODE, mul_cpu, "reference"}},
     .tile = mul_spread,
-    .samples = mul_samples,
-    .num_samples = sizeof mul_samples / sizeof mul_samples[0],
-    .large = mul_large_samples,
-    .num_large = sizeof mul_large_samples / sizeof mul_large_samples[0],
+    .samples = "[9], [9]\n"
+               "[3,35,333], [3,35,333]\n"
+               "[3,5,37], [3,5,1]\n"
+               "[1], [3,5,37]\n",
+    .large = "[2,300,1024], [2,300,1024]\n",
 };

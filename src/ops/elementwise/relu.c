@@ -86,27 +86,6 @@ static Status relu_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const ReluAttrs relu_squared = {.squared = true};
-
-static const OpSample relu_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 333}}}, .attrs = &relu_squared},
-};
-
-static const OpSample relu_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}, .attrs = &relu_squared},
-};
-
-/* Shapes of real models. */
-static const OpSample relu_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}}},
-};
-
-static const OpSample relu_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}, .attrs = &relu_squared},
-};
-
 const OpDef op_relu = {
     .id = OP_RELU,
     .name = "relu",
@@ -124,10 +103,9 @@ const OpDef op_relu = {
     .cost = relu_cost,
     .cpu = {{DT_SET_DECODE, relu_cpu, "reference"}},
     .tile = relu_tile,
-    .samples = relu_samples,
-    .num_samples = sizeof relu_samples / sizeof relu_samples[0],
-    .large = relu_large_samples,
-    .num_large = sizeof relu_large_samples / sizeof relu_large_samples[0],
+    .samples = "[9]\n"
+               "[3,35,333] {squared=true}\n",
+    .large = "[70,32000]\n",
 };
 
 const OpDef op_relu_bwd = {
@@ -146,8 +124,7 @@ const OpDef op_relu_bwd = {
     .cost = relu_cost,
     .cpu = {{DT_SET_FLOAT, relu_bwd_cpu, "reference"}},
     .tile = relu_bwd_tile,
-    .samples = relu_bwd_samples,
-    .num_samples = sizeof relu_bwd_samples / sizeof relu_bwd_samples[0],
-    .large = relu_bwd_large_samples,
-    .num_large = sizeof relu_bwd_large_samples / sizeof relu_bwd_large_samples[0],
+    .samples = "[9], [9]\n"
+               "[3,35,333], [3,35,333] {squared=true}\n",
+    .large = "[70,32000], [70,32000] {squared=true}\n",
 };

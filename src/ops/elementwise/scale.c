@@ -52,18 +52,6 @@ static Status scale_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const ScaleAttrs scale_by = {.by = -45.25};
-
-static const OpSample scale_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}, .attrs = &scale_by},
-    {.in = {{DT_F32, 3, {3, 35, 333}}}, .attrs = &scale_by},
-};
-
-/* Shapes of real models. */
-static const OpSample scale_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 300, 2304}}}, .attrs = &scale_by},
-};
-
 const OpDef op_scale = {
     .id = OP_SCALE,
     .name = "scale",
@@ -81,8 +69,7 @@ const OpDef op_scale = {
     .cost = scale_cost,
     .cpu = {{DT_SET_DECODE, scale_cpu, "reference"}},
     .tile = scale_tile,
-    .samples = scale_samples,
-    .num_samples = sizeof scale_samples / sizeof scale_samples[0],
-    .large = scale_large_samples,
-    .num_large = sizeof scale_large_samples / sizeof scale_large_samples[0],
+    .samples = "[9] {by=-45.25}\n"
+               "[3,35,333] {by=-45.25}\n",
+    .large = "[2,300,2304] {by=-45.25}\n",
 };

@@ -86,27 +86,6 @@ static Status softcap_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const SoftcapAttrs softcap_one = {.cap = 1}, softcap_thirty = {.cap = 30};
-
-static const OpSample softcap_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}, .attrs = &softcap_one},
-    {.in = {{DT_F32, 3, {3, 35, 333}}}, .attrs = &softcap_thirty},
-};
-
-static const OpSample softcap_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}, .attrs = &softcap_one},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}, .attrs = &softcap_thirty},
-};
-
-/* Shapes of real models. */
-static const OpSample softcap_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}}, .attrs = &softcap_one},
-};
-
-static const OpSample softcap_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}, .attrs = &softcap_thirty},
-};
-
 const OpDef op_softcap = {
     .id = OP_SOFTCAP,
     .name = "softcap",
@@ -124,10 +103,9 @@ const OpDef op_softcap = {
     .cost = softcap_cost,
     .cpu = {{DT_SET_DECODE, softcap_cpu, "reference"}},
     .tile = softcap_tile,
-    .samples = softcap_samples,
-    .num_samples = sizeof softcap_samples / sizeof softcap_samples[0],
-    .large = softcap_large_samples,
-    .num_large = sizeof softcap_large_samples / sizeof softcap_large_samples[0],
+    .samples = "[9] {cap=1}\n"
+               "[3,35,333] {cap=30}\n",
+    .large = "[70,32000] {cap=1}\n",
 };
 
 const OpDef op_softcap_bwd = {
@@ -146,8 +124,7 @@ const OpDef op_softcap_bwd = {
     .cost = softcap_cost,
     .cpu = {{DT_SET_FLOAT, softcap_bwd_cpu, "reference"}},
     .tile = softcap_bwd_tile,
-    .samples = softcap_bwd_samples,
-    .num_samples = sizeof softcap_bwd_samples / sizeof softcap_bwd_samples[0],
-    .large = softcap_bwd_large_samples,
-    .num_large = sizeof softcap_bwd_large_samples / sizeof softcap_bwd_large_samples[0],
+    .samples = "[9], [9] {cap=1}\n"
+               "[3,35,333], [3,35,333] {cap=30}\n",
+    .large = "[70,32000], [70,32000] {cap=30}\n",
 };

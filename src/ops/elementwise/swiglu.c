@@ -118,34 +118,6 @@ static Status swiglu_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const SwigluAttrs swiglu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3)};
-static const SwigluAttrs swiglu_to_e5m2 = {.codes = DTYPE_TO_ATTR(DT_E5M2)};
-static const SwigluAttrs swiglu_gelu = {.gelu = true};
-static const SwigluAttrs swiglu_gelu_to_codes = {.codes = DTYPE_TO_ATTR(DT_E4M3), .gelu = true};
-
-static const OpSample swiglu_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 14}}}},
-    {.in = {{DT_F32, 3, {2, 3, 7}}, {DT_F32, 3, {2, 3, 7}}}},
-    {.in = {{DT_F32, 2, {70, 2070}}}},
-    {.in = {{DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_to_codes},
-    {.in = {{DT_F32, 2, {3, 128}}, {DT_F32, 2, {3, 128}}}, .attrs = &swiglu_to_codes},
-    {.in = {{DT_F32, 3, {2, 33, 288}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
-    {.in = {{DT_F32, 2, {160, 32}}, {DT_F32, 2, {160, 32}}, CODES_SCALE}, .attrs = &swiglu_to_e5m2},
-    {.in = {{DT_F32, 3, {2, 3, 14}}}, .attrs = &swiglu_gelu},
-    {.in = {{DT_F32, 3, {2, 33, 768}}}, .attrs = &swiglu_gelu_to_codes},
-};
-
-/* Shapes of real models. */
-static const OpSample swiglu_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 6144}}}},
-    {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_to_codes},
-    {.in = {{DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
-    {.in = {{DT_F32, 2, {2048, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_to_codes},
-    {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_gelu},
-    {.in = {{DT_F32, 2, {600, 6144}}}, .attrs = &swiglu_gelu_to_codes},
-    {.in = {{DT_F32, 2, {600, 6144}}, {0}, CODES_SCALE, CODES_AMAX}, .attrs = &swiglu_gelu_to_codes},
-};
-
 const OpDef op_swiglu = {
     .id = OP_SWIGLU,
     .name = "swiglu",
@@ -164,8 +136,20 @@ const OpDef op_swiglu = {
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_H, OUT_CODES, IN_SCALE, true, offsetof(SwigluAttrs, codes), swiglu_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .constants = 1u << IN_SCALE | 1u << IN_AMAX,
-    .samples = swiglu_samples,
-    .num_samples = sizeof swiglu_samples / sizeof swiglu_samples[0],
-    .large = swiglu_large_samples,
-    .num_large = sizeof swiglu_large_samples / sizeof swiglu_large_samples[0],
+    .samples = "[2,3,14]\n"
+               "[2,3,7], [2,3,7]\n"
+               "[70,2070]\n"
+               "[2,33,768] {codes=e4m3}\n"
+               "[3,128], [3,128] {codes=e4m3}\n"
+               "[2,33,288], _, [4], [1] {codes=e4m3}\n"
+               "[160,32], [160,32], [4] {codes=e5m2}\n"
+               "[2,3,14] {gelu=true}\n"
+               "[2,33,768] {codes=e4m3, gelu=true}\n",
+    .large = "[600,6144]\n"
+             "[600,6144] {codes=e4m3}\n"
+             "[600,6144], _, [4], [1] {codes=e4m3}\n"
+             "[2048,6144], _, [4], [1] {codes=e4m3}\n"
+             "[600,6144] {gelu=true}\n"
+             "[600,6144] {codes=e4m3, gelu=true}\n"
+             "[600,6144], _, [4], [1] {codes=e4m3, gelu=true}\n",
 };

@@ -138,36 +138,24 @@ ROW_OF(log_sigmoid_bwd, a[i] * vec_sigmoid(-b[i]))
 
 /* ---- descriptors ---- */
 
-static const OpSample unary_samples[] = {
-    {.in = {{DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 333}}}},
-};
+static const char unary_samples[] = "[9]\n"
+                                    "[3,35,333]\n";
 
-static const OpSample unary_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 1, {9}}}},
-    {.in = {{DT_F32, 3, {3, 35, 333}}, {DT_F32, 3, {3, 35, 333}}}},
-};
+static const char unary_bwd_samples[] = "[9], [9]\n"
+                                        "[3,35,333], [3,35,333]\n";
 
-/* Shapes of real models. */
-static const OpSample unary_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}}},
-};
+static const char unary_large_samples[] = "[70,32000]\n";
 
-static const OpSample unary_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}},
-};
+static const char unary_bwd_large_samples[] = "[70,32000], [70,32000]\n";
 
 #define UNARY(op_id, op_name, text, ...) \
     .id = op_id, .name = op_name, .synopsis = text, .num_in = 1, .num_out = 1, .min_in = 1, .inplace = 1u << 0, .by_row = 1u << 0, \
-    .by_element = true, .infer = unary_infer, .cost = unary_cost, .samples = unary_samples, \
-    .num_samples = sizeof unary_samples / sizeof unary_samples[0], .large = unary_large_samples, \
-    .num_large = sizeof unary_large_samples / sizeof unary_large_samples[0], __VA_ARGS__
+    .by_element = true, .infer = unary_infer, .cost = unary_cost, .samples = unary_samples, .large = unary_large_samples, __VA_ARGS__
 
 #define UNARY_BWD(op_id, op_name, text, ...) \
     .id = op_id, .name = op_name, .synopsis = text, .num_in = 2, .num_out = 1, .min_in = 2, .inplace = 1u << 0, \
     .by_row = 1u << 0 | 1u << 1, .by_element = true, .infer = unary_bwd_infer, .cost = unary_cost, .samples = unary_bwd_samples, \
-    .num_samples = sizeof unary_bwd_samples / sizeof unary_bwd_samples[0], .large = unary_bwd_large_samples, \
-    .num_large = sizeof unary_bwd_large_samples / sizeof unary_bwd_large_samples[0], __VA_ARGS__
+    .large = unary_bwd_large_samples, __VA_ARGS__
 
 const OpDef op_exp = {
     UNARY(OP_EXP, "exp", "y = e^x", .backward = exp_backward, .cpu = {{DT_SET_DECODE, exp_cpu, "reference"}}, .tile = exp_tile),

@@ -77,23 +77,6 @@ static Status cross_entropy_reference(const KernelArgs *args)
     return OK;
 }
 
-static const CrossEntropyAttrs with_hits = {.hits = true};
-
-static const OpSample cross_entropy_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}}, .int_range = {0, 7}},
-    {.in = {{DT_F32, 3, {2, 3, 2100}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 2100}},
-    {.in = {{DT_F32, 2, {200, 3}}, {DT_I32, 1, {200}}}, .attrs = &with_hits, .int_range = {0, 3}},
-};
-
-/* Shapes of real models. */
-static const OpSample cross_entropy_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}}, .int_range = {0, 32000}},
-    /* whole pieces of threads are -inf, with 16-byte packs and without, with one piece a thread and several */
-    {.in = {{DT_F32, 2, {7, 4096}}, {DT_I32, 1, {7}}}, .int_range = {0, 300}, .masked = {300}},
-    {.in = {{DT_F32, 2, {7, 1001}}, {DT_I32, 1, {7}}}, .int_range = {0, 70}, .masked = {70}},
-    {.in = {{DT_F32, 2, {7, 32000}}, {DT_I32, 1, {7}}}, .int_range = {0, 3}, .masked = {3}},
-};
-
 const OpDef op_cross_entropy = {
     .id = OP_CROSS_ENTROPY,
     .name = "cross_entropy",
@@ -110,8 +93,12 @@ const OpDef op_cross_entropy = {
     .cpu = {{DT_SET_DECODE, cross_entropy_rows, "rows"}, {DT_SET_DECODE, cross_entropy_reference, "reference"}},
     .holds = {[1] = HOLDS_LABELS},
     .grad_outputs = 1u << 1,
-    .samples = cross_entropy_samples,
-    .num_samples = sizeof cross_entropy_samples / sizeof cross_entropy_samples[0],
-    .large = cross_entropy_large_samples,
-    .num_large = sizeof cross_entropy_large_samples / sizeof cross_entropy_large_samples[0],
+    .samples = "[5,7], i32[5] below=7\n"
+               "[2,3,2100], i32[2,3] below=2100\n"
+               "[200,3], i32[200] below=3 {hits=true}\n",
+    .large = "[70,32000], i32[70] below=32000\n"
+             /* whole pieces of threads are -inf, with 16-byte packs and without, with one piece a thread and several */
+             "[7,4096] masked=300, i32[7] below=300\n"
+             "[7,1001] masked=70, i32[7] below=70\n"
+             "[7,32000] masked=3, i32[7] below=3\n",
 };

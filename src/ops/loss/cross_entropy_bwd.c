@@ -94,21 +94,6 @@ static Status cross_entropy_bwd_reference(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample cross_entropy_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {5}}, {DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}, {DT_F32, 1, {5}}}, .int_range = {0, 0, 7}},
-    {.in = {{DT_F32, 2, {2, 3}}, {DT_F32, 3, {2, 3, 2100}}, {DT_I32, 2, {2, 3}}, {DT_F32, 2, {2, 3}}}, .int_range = {0, 0, 2100}},
-    {.in = {{DT_F32, 1, {9}}, {DT_F32, 2, {9, 24}}, {DT_I32, 1, {9}}, {DT_F32, 1, {9}}, {DT_F32, 1, {9}}}, .int_range = {0, 0, 24}},
-    {.in = {{0}, {DT_F32, 2, {9, 13}}, {DT_I32, 1, {9}}, {DT_F32, 1, {9}}, {DT_F32, 1, {9}}}, .int_range = {0, 0, 13}},
-};
-
-/* Shapes of real models. */
-static const OpSample cross_entropy_bwd_large_samples[] = {
-    {.in = {{DT_F32, 1, {70}}, {DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}, {DT_F32, 1, {70}}}, .int_range = {0, 0, 32000}},
-    {.in = {{DT_F32, 1, {70}}, {DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}, {DT_F32, 1, {70}}, {DT_F32, 1, {70}}},
-     .int_range = {0, 0, 32000}},
-    {.in = {{DT_F32, 1, {7}}, {DT_F32, 2, {7, 4096}}, {DT_I32, 1, {7}}, {DT_F32, 1, {7}}}, .int_range = {0, 0, 300}, .masked = {0, 300}},
-};
-
 const OpDef op_cross_entropy_bwd = {
     .id = OP_CROSS_ENTROPY_BWD,
     .name = "cross_entropy_bwd",
@@ -122,8 +107,11 @@ const OpDef op_cross_entropy_bwd = {
     .cost = cross_entropy_bwd_cost,
     .cpu = {{DT_SET_FLOAT, cross_entropy_bwd_rows, "rows"}, {DT_SET_FLOAT, cross_entropy_bwd_reference, "reference"}},
     .holds = {[IN_LABELS] = HOLDS_LABELS},
-    .samples = cross_entropy_bwd_samples,
-    .num_samples = sizeof cross_entropy_bwd_samples / sizeof cross_entropy_bwd_samples[0],
-    .large = cross_entropy_bwd_large_samples,
-    .num_large = sizeof cross_entropy_bwd_large_samples / sizeof cross_entropy_bwd_large_samples[0],
+    .samples = "[5], [5,7], i32[5] below=7, [5]\n"
+               "[2,3], [2,3,2100], i32[2,3] below=2100, [2,3]\n"
+               "[9], [9,24], i32[9] below=24, [9], [9]\n"
+               "_, [9,13], i32[9] below=13, [9], [9]\n",
+    .large = "[70], [70,32000], i32[70] below=32000, [70]\n"
+             "[70], [70,32000], i32[70] below=32000, [70], [70]\n"
+             "[7], [7,4096] masked=300, i32[7] below=300, [7]\n",
 };

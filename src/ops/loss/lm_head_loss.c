@@ -378,23 +378,6 @@ static Status lm_head_loss_reference(const KernelArgs *args)
     return OK;
 }
 
-static const LmHeadAttrs capped_head = {.softcap = 1.5};
-static const LmHeadAttrs with_hits = {.hits = true};
-
-static const OpSample lm_head_loss_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .int_range = {0, 0, 7}},
-    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 1100}},
-    {.in = {{DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}}, .attrs = &capped_head, .int_range = {0, 0, 7}},
-    {.in = {{DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}}, .attrs = &with_hits, .int_range = {0, 0, 12}},
-};
-
-/* Shapes of real models. */
-static const OpSample lm_head_loss_large_samples[] = {
-    /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
-    {.in = {{DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {5003, 32}}, {DT_I32, 2, {2, 200}}}, .int_range = {0, 0, 5003}},
-    {.in = {{DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}}, .attrs = &capped_head, .int_range = {0, 0, 4000}},
-};
-
 const OpDef op_lm_head_loss = {
     .id = OP_LM_HEAD_LOSS,
     .name = "lm_head_loss",
@@ -413,8 +396,11 @@ const OpDef op_lm_head_loss = {
     .cpu = {{DT_SET_DECODE, lm_head_loss_chunks, "chunks"}, {DT_SET_DECODE, lm_head_loss_reference, "reference"}},
     .holds = {[2] = HOLDS_LABELS},
     .params = 1u << 1,
-    .samples = lm_head_loss_samples,
-    .num_samples = sizeof lm_head_loss_samples / sizeof lm_head_loss_samples[0],
-    .large = lm_head_loss_large_samples,
-    .num_large = sizeof lm_head_loss_large_samples / sizeof lm_head_loss_large_samples[0],
+    .samples = "[2,3,5], [7,5], i32[2,3] below=7\n"
+               "[2,40,12], [1100,12], i32[2,40] below=1100\n"
+               "[2,3,5], [7,5], i32[2,3] below=7 {softcap=1.5}\n"
+               "[2,40,12], [12,12], i32[2,40] below=12 {hits=true}\n",
+    .large = /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
+    "[2,200,32], [5003,32], i32[2,200] below=5003\n"
+    "[2,200,32], [4000,32], i32[2,200] below=4000 {softcap=1.5}\n",
 };

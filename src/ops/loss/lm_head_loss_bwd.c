@@ -96,51 +96,6 @@ static Status lm_head_loss_bwd_reference(const KernelArgs *args)
     return OK;
 }
 
-static const LmHeadBwdAttrs lm_head_loss_bwd_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-static const LmHeadBwdAttrs lm_head_loss_bwd_capped = {.softcap = 1.5};
-
-static const LmHeadBwdAttrs with_hits = {.dw_dtype = DTYPE_TO_ATTR(DT_F32), .hits = true};
-
-static const OpSample lm_head_loss_bwd_samples[] = {
-    {.in = {{DT_F32, 2, {2, 3}}, {DT_F32, 3, {2, 3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 2, {2, 3}}, {DT_F32, 2, {7, 5}}},
-     .int_range = {0, 0, 0, 7}},
-    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}}, .int_range = {0, 0, 0, 1100}},
-    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {60, 12}}, {DT_I32, 2, {2, 40}}},
-     .attrs = &lm_head_loss_bwd_f32,
-     .int_range = {0, 0, 0, 60}},
-    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {1100, 12}}, {DT_I32, 2, {2, 40}}},
-     .attrs = &lm_head_loss_bwd_capped,
-     .int_range = {0, 0, 0, 1100}},
-    {.in = {{DT_F32, 2, {2, 40}}, {DT_F32, 3, {2, 40, 12}}, {DT_F32, 2, {12, 12}}, {DT_I32, 2, {2, 40}}},
-     .attrs = &with_hits,
-     .int_range = {0, 0, 0, 12}},
-};
-
-static const LmHeadBwdAttrs large_head_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-static const LmHeadBwdAttrs two_chunks = {.chunks = 2};
-static const LmHeadBwdAttrs two_chunks_f32 = {.chunks = 2, .sum_f32 = true};
-
-/* Shapes of real models. */
-static const OpSample lm_head_loss_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}, {DT_F32, 2, {4000, 32}}},
-     .int_range = {0, 0, 0, 4000}},
-    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
-     .attrs = &large_head_f32,
-     .int_range = {0, 0, 0, 4000}},
-    {.in = {{DT_F32, 2, {2, 200}}, {DT_F32, 3, {2, 200, 32}}, {DT_F32, 2, {4000, 32}}, {DT_I32, 2, {2, 200}}},
-     .attrs = &lm_head_loss_bwd_capped,
-     .int_range = {0, 0, 0, 4000}},
-    {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
-     .attrs = &two_chunks,
-     .int_range = {0, 0, 0, 60}},
-    {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}, {DT_F32, 2, {60, 32}}},
-     .attrs = &two_chunks_f32,
-     .int_range = {0, 0, 0, 60}},
-    {.in = {{DT_F32, 2, {2, 1100}}, {DT_F32, 3, {2, 1100, 32}}, {DT_F32, 2, {60, 32}}, {DT_I32, 2, {2, 1100}}},
-     .attrs = &two_chunks_f32,
-     .int_range = {0, 0, 0, 60}},
-};
-
 const OpDef op_lm_head_loss_bwd = {
     .id = OP_LM_HEAD_LOSS_BWD,
     .name = "lm_head_loss_bwd",
@@ -161,8 +116,15 @@ const OpDef op_lm_head_loss_bwd = {
     .gpu_workspace = lm_head_loss_bwd_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, lm_head_loss_bwd_chunks, "chunks"}, {DT_SET_FLOAT, lm_head_loss_bwd_reference, "reference"}},
     .holds = {[IN_LABELS] = HOLDS_LABELS},
-    .samples = lm_head_loss_bwd_samples,
-    .num_samples = sizeof lm_head_loss_bwd_samples / sizeof lm_head_loss_bwd_samples[0],
-    .large = lm_head_loss_bwd_large_samples,
-    .num_large = sizeof lm_head_loss_bwd_large_samples / sizeof lm_head_loss_bwd_large_samples[0],
+    .samples = "[2,3], [2,3,5], [7,5], i32[2,3] below=7, [7,5]\n"
+               "[2,40], [2,40,12], [1100,12], i32[2,40] below=1100\n"
+               "[2,40], [2,40,12], [60,12], i32[2,40] below=60 {dw_dtype=f32}\n"
+               "[2,40], [2,40,12], [1100,12], i32[2,40] below=1100 {softcap=1.5}\n"
+               "[2,40], [2,40,12], [12,12], i32[2,40] below=12 {dw_dtype=f32, hits=true}\n",
+    .large = "[2,200], [2,200,32], [4000,32], i32[2,200] below=4000, [4000,32]\n"
+             "[2,200], [2,200,32], [4000,32], i32[2,200] below=4000 {dw_dtype=f32}\n"
+             "[2,200], [2,200,32], [4000,32], i32[2,200] below=4000 {softcap=1.5}\n"
+             "[2,1100], [2,1100,32], [60,32], i32[2,1100] below=60, [60,32] {chunks=2}\n"
+             "[2,1100], [2,1100,32], [60,32], i32[2,1100] below=60, [60,32] {chunks=2, sum_f32=true}\n"
+             "[2,1100], [2,1100,32], [60,32], i32[2,1100] below=60 {chunks=2, sum_f32=true}\n",
 };

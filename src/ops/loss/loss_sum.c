@@ -44,11 +44,6 @@ static Status loss_sum_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample loss_sum_samples[] = {
-    {.in = {{DT_F32, 2, {2, 7}}, {DT_F32, 1, {HYPER_COUNT}}}},
-    {.in = {{DT_F32, 2, {5, 333}}, {DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}}},
-};
-
 const OpDef op_loss_sum = {
     .id = OP_LOSS_SUM,
     .name = "loss_sum",
@@ -65,6 +60,6 @@ const OpDef op_loss_sum = {
     .cpu = {{DT_SET_FLOAT, loss_sum_cpu, "reference"}},
     .holds = {[1] = HOLDS_HYPER},
     .constants = 1u << 1,
-    .samples = loss_sum_samples,
-    .num_samples = sizeof loss_sum_samples / sizeof loss_sum_samples[0],
+    .samples = "[2,7], [8]\n"
+               "[5,333], [8], [1]\n",
 };

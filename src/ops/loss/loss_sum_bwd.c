@@ -28,13 +28,6 @@ static Status loss_sum_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const LossSumBwdAttrs sample_attrs = {5, 33};
-
-static const OpSample loss_sum_bwd_samples[] = {
-    {.in = {{DT_F32, 1, {HYPER_COUNT}}}, .attrs = &sample_attrs},
-    {.in = {{DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}}, .attrs = &sample_attrs},
-};
-
 const OpDef op_loss_sum_bwd = {
     .id = OP_LOSS_SUM_BWD,
     .name = "loss_sum_bwd",
@@ -48,6 +41,6 @@ const OpDef op_loss_sum_bwd = {
     .cost = loss_sum_bwd_cost,
     .cpu = {{DT_SET_FLOAT, loss_sum_bwd_cpu, "reference"}},
     .holds = {HOLDS_HYPER},
-    .samples = loss_sum_bwd_samples,
-    .num_samples = sizeof loss_sum_bwd_samples / sizeof loss_sum_bwd_samples[0],
+    .samples = "[8] {rows=5, cols=33}\n"
+               "[8], [1] {rows=5, cols=33}\n",
 };

@@ -68,19 +68,6 @@ static Status fp8_own_scale_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const Fp8OwnScaleAttrs to_e5m2 = {.dtype = DTYPE_TO_ATTR(DT_E5M2), .margin = 2};
-
-static const OpSample fp8_own_scale_samples[] = {
-    {.in = {{DT_F32, 1, {1}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}}},
-    {.in = {{DT_F32, 3, {2, 30, 17}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}}, .attrs = &to_e5m2},
-    {.in = {{DT_F32, 2, {151, 1037}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_own_scale_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}, {DT_F32, 1, {FP8_SCALE_FLOATS}}}},
-};
-
 const OpDef op_fp8_own_scale = {
     .id = OP_FP8_OWN_SCALE,
     .name = "fp8_own_scale",
@@ -98,8 +85,8 @@ const OpDef op_fp8_own_scale = {
     .gpu_workspace = fp8_own_scale_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, fp8_own_scale_cpu, "reference"}},
     .holds = {[IN_SCALE] = HOLDS_SCALE},
-    .samples = fp8_own_scale_samples,
-    .num_samples = sizeof fp8_own_scale_samples / sizeof fp8_own_scale_samples[0],
-    .large = fp8_own_scale_large_samples,
-    .num_large = sizeof fp8_own_scale_large_samples / sizeof fp8_own_scale_large_samples[0],
+    .samples = "[1], [4]\n"
+               "[2,30,17], [4] {dtype=e5m2, margin=2}\n"
+               "[151,1037], [4]\n",
+    .large = "[4096,1024], [4]\n",
 };

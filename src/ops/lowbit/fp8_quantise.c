@@ -85,22 +85,6 @@ static Status fp8_quantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const Fp8QuantiseAttrs to_e5m2 = {.dtype = DTYPE_TO_ATTR(DT_E5M2)};
-
-static const OpSample fp8_quantise_samples[] = {
-    {.in = {{DT_F32, 2, {1, 1}}, CODES_SCALE, CODES_AMAX}},
-    {.in = {{DT_F32, 2, {3, 50}}, CODES_SCALE, CODES_AMAX}, .attrs = &to_e5m2},
-    {.in = {{DT_F32, 3, {2, 100, 144}}, CODES_SCALE}},
-    {.in = {{DT_F32, 2, {208, 150}}, CODES_SCALE, CODES_AMAX}, .attrs = &to_e5m2},
-    {.in = {{DT_F32, 2, {144, 272}}, CODES_SCALE, CODES_AMAX}},
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_quantise_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 1024, 3072}}, CODES_SCALE, CODES_AMAX}},
-    {.in = {{DT_F32, 3, {2, 1024, 1024}}, CODES_SCALE, CODES_AMAX}, .attrs = &to_e5m2},
-};
-
 const OpDef op_fp8_quantise = {
     .id = OP_FP8_QUANTISE,
     .name = "fp8_quantise",
@@ -117,8 +101,11 @@ const OpDef op_fp8_quantise = {
     .workspace = fp8_quantise_workspace,
     .cpu = {{DT_SET_FLOAT, fp8_quantise_cpu, "reference", {{.out = 1u << OUT_CODES | 1u << OUT_CODES_T, .dtypes = DT_SET_FP8}}}},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
-    .samples = fp8_quantise_samples,
-    .num_samples = sizeof fp8_quantise_samples / sizeof fp8_quantise_samples[0],
-    .large = fp8_quantise_large_samples,
-    .num_large = sizeof fp8_quantise_large_samples / sizeof fp8_quantise_large_samples[0],
+    .samples = "[1,1], [4], [1]\n"
+               "[3,50], [4], [1] {dtype=e5m2}\n"
+               "[2,100,144], [4]\n"
+               "[208,150], [4], [1] {dtype=e5m2}\n"
+               "[144,272], [4], [1]\n",
+    .large = "[2,1024,3072], [4], [1]\n"
+             "[2,1024,1024], [4], [1] {dtype=e5m2}\n",
 };

@@ -80,27 +80,6 @@ static Status fp8_tiles_dequantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DequantiseAttrs fp8_tiles_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)},
-                             fp8_tiles_members = {.dtype = DTYPE_TO_ATTR(DT_BF16), .rows = {130, 1, 128}};
-
-/* n x k elements, `down` x `across` tiles. */
-#define SAMPLE(n, k, down, across, attributes) \
-    { \
-        .in = {{DT_E4M3, 2, {n, k}}, {DT_F32, 2, {down, across}}}, .attrs = attributes \
-    }
-
-static const OpSample fp8_tiles_dequantise_samples[] = {
-    SAMPLE(1, 1, 1, 1, NULL),     SAMPLE(3, 50, 1, 1, &fp8_tiles_to_bf16),    SAMPLE(128, 256, 1, 2, &fp8_tiles_to_bf16),
-    SAMPLE(131, 257, 2, 3, NULL), SAMPLE(259, 136, 4, 2, &fp8_tiles_members),
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_tiles_dequantise_large_samples[] = {
-    SAMPLE(4096, 1024, 32, 8, &fp8_tiles_to_bf16),
-    SAMPLE(4096, 1024, 32, 8, NULL),
-    SAMPLE(1000, 3080, 8, 25, &fp8_tiles_to_bf16),
-};
-
 const OpDef op_fp8_tiles_dequantise = {
     .id = OP_FP8_TILES_DEQUANTISE,
     .name = "fp8_tiles_dequantise",
@@ -116,8 +95,12 @@ const OpDef op_fp8_tiles_dequantise = {
              fp8_tiles_dequantise_cpu,
              "reference",
              {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_E4M3)}, {.in = 1u << IN_SCALE, .dtypes = DT_SET_F32}}}},
-    .samples = fp8_tiles_dequantise_samples,
-    .num_samples = sizeof fp8_tiles_dequantise_samples / sizeof fp8_tiles_dequantise_samples[0],
-    .large = fp8_tiles_dequantise_large_samples,
-    .num_large = sizeof fp8_tiles_dequantise_large_samples / sizeof fp8_tiles_dequantise_large_samples[0],
+    .samples = "e4m3[1,1], [1,1]\n"
+               "e4m3[3,50], [1,1] {dtype=bf16}\n"
+               "e4m3[128,256], [1,2] {dtype=bf16}\n"
+               "e4m3[131,257], [2,3]\n"
+               "e4m3[259,136], [4,2] {dtype=bf16, rows0=130, rows1=1, rows2=128}\n",
+    .large = "e4m3[4096,1024], [32,8] {dtype=bf16}\n"
+             "e4m3[4096,1024], [32,8]\n"
+             "e4m3[1000,3080], [8,25] {dtype=bf16}\n",
 };

@@ -62,19 +62,6 @@ static Status fp8_tiles_quantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample fp8_tiles_quantise_samples[] = {
-    {.in = {{DT_F32, 2, {1, 1}}}},
-    {.in = {{DT_F32, 2, {3, 50}}}},
-    {.in = {{DT_F32, 2, {128, 256}}}},
-    {.in = {{DT_F32, 2, {131, 257}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_tiles_quantise_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-    {.in = {{DT_F32, 2, {1000, 3080}}}},
-};
-
 const OpDef op_fp8_tiles_quantise = {
     .id = OP_FP8_TILES_QUANTISE,
     .name = "fp8_tiles_quantise",
@@ -85,8 +72,10 @@ const OpDef op_fp8_tiles_quantise = {
     .infer = fp8_tiles_quantise_infer,
     .cost = fp8_tiles_quantise_cost,
     .cpu = {{DT_SET_FLOAT, fp8_tiles_quantise_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E4M3)}}}},
-    .samples = fp8_tiles_quantise_samples,
-    .num_samples = sizeof fp8_tiles_quantise_samples / sizeof fp8_tiles_quantise_samples[0],
-    .large = fp8_tiles_quantise_large_samples,
-    .num_large = sizeof fp8_tiles_quantise_large_samples / sizeof fp8_tiles_quantise_large_samples[0],
+    .samples = "[1,1]\n"
+               "[3,50]\n"
+               "[128,256]\n"
+               "[131,257]\n",
+    .large = "[4096,1024]\n"
+             "[1000,3080]\n",
 };

@@ -56,18 +56,6 @@ static Status fp8_tiles_turn_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample fp8_tiles_turn_samples[] = {
-    {.in = {{DT_E4M3, 2, {1, 1}}, {DT_F32, 2, {1, 1}}}},
-    {.in = {{DT_E4M3, 2, {130, 300}}, {DT_F32, 2, {2, 3}}}},
-    {.in = {{DT_E4M3, 2, {640, 128}}, {DT_F32, 2, {5, 1}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_tiles_turn_large_samples[] = {
-    {.in = {{DT_E4M3, 2, {3072, 1024}}, {DT_F32, 2, {24, 8}}}},
-    {.in = {{DT_E4M3, 2, {1000, 3080}}, {DT_F32, 2, {8, 25}}}},
-};
-
 #define CODES \
     { \
         { \
@@ -85,8 +73,9 @@ const OpDef op_fp8_tiles_turn = {
     .infer = fp8_tiles_turn_infer,
     .cost = fp8_tiles_turn_cost,
     .cpu = {{DT_SET_F32, fp8_tiles_turn_cpu, "reference", CODES}},
-    .samples = fp8_tiles_turn_samples,
-    .num_samples = sizeof fp8_tiles_turn_samples / sizeof fp8_tiles_turn_samples[0],
-    .large = fp8_tiles_turn_large_samples,
-    .num_large = sizeof fp8_tiles_turn_large_samples / sizeof fp8_tiles_turn_large_samples[0],
+    .samples = "e4m3[1,1], [1,1]\n"
+               "e4m3[130,300], [2,3]\n"
+               "e4m3[640,128], [5,1]\n",
+    .large = "e4m3[3072,1024], [24,8]\n"
+             "e4m3[1000,3080], [8,25]\n",
 };

@@ -39,19 +39,6 @@ static Status fp8_turn_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample fp8_turn_samples[] = {
-    {.in = {{DT_E4M3, 2, {1, 1}}}},
-    {.in = {{DT_E5M2, 2, {3, 50}}}},
-    {.in = {{DT_E4M3, 3, {2, 80, 144}}}},
-    {.in = {{DT_E5M2, 2, {131, 328}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_turn_large_samples[] = {
-    {.in = {{DT_E4M3, 3, {2, 1024, 1024}}}},
-    {.in = {{DT_E5M2, 2, {1000, 4104}}}},
-};
-
 const OpDef op_fp8_turn = {
     .id = OP_FP8_TURN,
     .name = "fp8_turn",
@@ -62,8 +49,10 @@ const OpDef op_fp8_turn = {
     .infer = fp8_turn_infer,
     .cost = fp8_turn_cost,
     .cpu = {{DT_SET_FP8, fp8_turn_cpu, "reference"}},
-    .samples = fp8_turn_samples,
-    .num_samples = sizeof fp8_turn_samples / sizeof fp8_turn_samples[0],
-    .large = fp8_turn_large_samples,
-    .num_large = sizeof fp8_turn_large_samples / sizeof fp8_turn_large_samples[0],
+    .samples = "e4m3[1,1]\n"
+               "e5m2[3,50]\n"
+               "e4m3[2,80,144]\n"
+               "e5m2[131,328]\n",
+    .large = "e4m3[2,1024,1024]\n"
+             "e5m2[1000,4104]\n",
 };

@@ -59,29 +59,6 @@ static Status fp8_update_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const Fp8UpdateAttrs newest = {.margin = 3, .most_recent = true};
-
-/* A history of h rows, of s tensors. */
-#define SAMPLE(h, s, attributes) \
-    { \
-        .in = {{DT_F32, 1, {s}}, {DT_F32, 2, {h, s}}, {DT_F32, 2, {s, FP8_SCALE_FLOATS}}, \
-               {DT_F32, 1, {s}}, {DT_F32, 1, {1}},    {DT_I64, 1, {1}}}, \
-        .attrs = attributes, .int_range = { \
-            [UPDATE_IN_COUNT] = 1000 \
-        } \
-    }
-
-static const OpSample fp8_update_samples[] = {
-    SAMPLE(1, 1, NULL),
-    SAMPLE(5, 150, &newest),
-    SAMPLE(70, 33, NULL),
-};
-
-/* Of real models. */
-static const OpSample fp8_update_large_samples[] = {
-    SAMPLE(1024, 756, NULL),
-};
-
 const OpDef op_fp8_update = {
     .id = OP_FP8_UPDATE,
     .name = "fp8_update",
@@ -102,8 +79,8 @@ const OpDef op_fp8_update = {
               [UPDATE_IN_HISTORY] = HOLDS_SQUARES,
               [UPDATE_IN_SCALES] = HOLDS_SCALE,
               [UPDATE_IN_MOST] = HOLDS_SQUARES},
-    .samples = fp8_update_samples,
-    .num_samples = sizeof fp8_update_samples / sizeof fp8_update_samples[0],
-    .large = fp8_update_large_samples,
-    .num_large = sizeof fp8_update_large_samples / sizeof fp8_update_large_samples[0],
+    .samples = "[1], [1,1], [1,4], [1], [1], i64[1] below=1000\n"
+               "[150], [5,150], [150,4], [150], [1], i64[1] below=1000 {margin=3, most_recent=true}\n"
+               "[33], [70,33], [33,4], [33], [1], i64[1] below=1000\n",
+    .large = "[756], [1024,756], [756,4], [756], [1], i64[1] below=1000\n",
 };

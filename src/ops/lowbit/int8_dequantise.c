@@ -55,24 +55,6 @@ static Status int8_dequantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DequantiseAttrs int8_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)},
-                             int8_members = {.dtype = DTYPE_TO_ATTR(DT_BF16), .rows = {2, 1, 4}};
-
-#define SAMPLE(n, k, attributes) \
-    { \
-        .in = {{DT_I8, 2, {n, k}}, {DT_F32, 1, {n}}}, .attrs = attributes \
-    }
-
-static const OpSample int8_dequantise_samples[] = {
-    SAMPLE(1, 1, NULL), SAMPLE(3, 50, &int8_to_bf16), SAMPLE(17, 256, &int8_to_bf16), SAMPLE(5, 1031, NULL), SAMPLE(7, 24, &int8_members),
-};
-
-/* Shapes of real models. */
-static const OpSample int8_dequantise_large_samples[] = {
-    SAMPLE(4096, 1024, &int8_to_bf16),
-    SAMPLE(1000, 3080, NULL),
-};
-
 const OpDef op_int8_dequantise = {
     .id = OP_INT8_DEQUANTISE,
     .name = "int8_dequantise",
@@ -88,8 +70,11 @@ const OpDef op_int8_dequantise = {
              int8_dequantise_cpu,
              "reference",
              {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_I8)}, {.in = 1u << IN_SCALE, .dtypes = DT_SET_F32}}}},
-    .samples = int8_dequantise_samples,
-    .num_samples = sizeof int8_dequantise_samples / sizeof int8_dequantise_samples[0],
-    .large = int8_dequantise_large_samples,
-    .num_large = sizeof int8_dequantise_large_samples / sizeof int8_dequantise_large_samples[0],
+    .samples = "i8[1,1], [1]\n"
+               "i8[3,50], [3] {dtype=bf16}\n"
+               "i8[17,256], [17] {dtype=bf16}\n"
+               "i8[5,1031], [5]\n"
+               "i8[7,24], [7] {dtype=bf16, rows0=2, rows1=1, rows2=4}\n",
+    .large = "i8[4096,1024], [4096] {dtype=bf16}\n"
+             "i8[1000,3080], [1000]\n",
 };

@@ -65,19 +65,6 @@ static Status int8_quantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample int8_quantise_samples[] = {
-    {.in = {{DT_F32, 2, {1, 1}}}},
-    {.in = {{DT_F32, 2, {3, 50}}}},
-    {.in = {{DT_F32, 2, {17, 256}}}},
-    {.in = {{DT_F32, 2, {5, 1031}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample int8_quantise_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-    {.in = {{DT_F32, 2, {1000, 3080}}}},
-};
-
 const OpDef op_int8_quantise = {
     .id = OP_INT8_QUANTISE,
     .name = "int8_quantise",
@@ -88,8 +75,10 @@ const OpDef op_int8_quantise = {
     .infer = int8_quantise_infer,
     .cost = int8_quantise_cost,
     .cpu = {{DT_SET_FLOAT, int8_quantise_cpu, "reference", {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_I8)}}}},
-    .samples = int8_quantise_samples,
-    .num_samples = sizeof int8_quantise_samples / sizeof int8_quantise_samples[0],
-    .large = int8_quantise_large_samples,
-    .num_large = sizeof int8_quantise_large_samples / sizeof int8_quantise_large_samples[0],
+    .samples = "[1,1]\n"
+               "[3,50]\n"
+               "[17,256]\n"
+               "[5,1031]\n",
+    .large = "[4096,1024]\n"
+             "[1000,3080]\n",
 };

@@ -92,39 +92,6 @@ static Status nf4_dequantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DequantiseAttrs nf4_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)};
-static const DequantiseAttrs nf4_members_f32 = {.rows = {33, 3, 64}};
-static const DequantiseAttrs nf4_members_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16), .rows = {40, 30}};
-
-/* n x k elements, `blocks` of 64, `nested` of 16,384. */
-#define SAMPLE(n, k, blocks, nested, attributes) \
-    { \
-        .in = {{DT_NF4, 2, {n, k}}, {DT_U8, 1, {blocks}}, {DT_F32, 1, {nested}}, {DT_F32, 1, {1}}}, .attrs = attributes, .int_range = { \
-            [IN_ABSMAX] = 256 \
-        } \
-    }
-
-static const OpSample nf4_dequantise_samples[] = {
-    SAMPLE(1, 2, 1, 1, NULL),
-    SAMPLE(3, 50, 3, 1, &nf4_to_bf16),
-    SAMPLE(70, 1036, 1134, 5, NULL),
-    SAMPLE(33, 2048, 1056, 5, &nf4_to_bf16),
-    {.in = {{DT_NF4, 2, {37, 114}}, {DT_F32, 1, {66}}}, .attrs = &nf4_to_bf16},
-    {.in = {{DT_NF4, 2, {100, 530}}, {DT_U8, 1, {829}}, {DT_F32, 1, {6}}, {DT_F32, 1, {3}}},
-     .attrs = &nf4_members_f32,
-     .int_range = {[IN_ABSMAX] = 256}},
-    {.in = {{DT_NF4, 2, {70, 1036}}, {DT_U8, 1, {1134}}, {DT_F32, 1, {5}}, {DT_F32, 1, {2}}},
-     .attrs = &nf4_members_bf16,
-     .int_range = {[IN_ABSMAX] = 256}},
-    {.in = {{DT_NF4, 2, {70, 6}}, {DT_F32, 1, {7}}}, .attrs = &nf4_members_bf16},
-};
-
-/* Shapes of real models. */
-static const OpSample nf4_dequantise_large_samples[] = {
-    SAMPLE(4096, 1024, 65536, 256, &nf4_to_bf16),
-    SAMPLE(4096, 1024, 65536, 256, NULL),
-};
-
 const OpDef op_nf4_dequantise = {
     .id = OP_NF4_DEQUANTISE,
     .name = "nf4_dequantise",
@@ -141,8 +108,14 @@ const OpDef op_nf4_dequantise = {
              "reference",
              {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_NF4)}, {.in = 1u << IN_ABSMAX, .dtypes = DT_SET(DT_U8) | DT_SET_F32}}}},
     .holds = {[IN_NESTED] = HOLDS_SQUARES},
-    .samples = nf4_dequantise_samples,
-    .num_samples = sizeof nf4_dequantise_samples / sizeof nf4_dequantise_samples[0],
-    .large = nf4_dequantise_large_samples,
-    .num_large = sizeof nf4_dequantise_large_samples / sizeof nf4_dequantise_large_samples[0],
+    .samples = "nf4[1,2], u8[1] below=256, [1], [1]\n"
+               "nf4[3,50], u8[3] below=256, [1], [1] {dtype=bf16}\n"
+               "nf4[70,1036], u8[1134] below=256, [5], [1]\n"
+               "nf4[33,2048], u8[1056] below=256, [5], [1] {dtype=bf16}\n"
+               "nf4[37,114], [66] {dtype=bf16}\n"
+               "nf4[100,530], u8[829] below=256, [6], [3] {rows0=33, rows1=3, rows2=64}\n"
+               "nf4[70,1036], u8[1134] below=256, [5], [2] {dtype=bf16, rows0=40, rows1=30}\n"
+               "nf4[70,6], [7] {dtype=bf16, rows0=40, rows1=30}\n",
+    .large = "nf4[4096,1024], u8[65536] below=256, [256], [1] {dtype=bf16}\n"
+             "nf4[4096,1024], u8[65536] below=256, [256], [1]\n",
 };

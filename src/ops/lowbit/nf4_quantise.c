@@ -110,20 +110,6 @@ static Status nf4_quantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const Nf4QuantiseAttrs nf4_once = {.once = true};
-
-static const OpSample nf4_quantise_samples[] = {
-    {.in = {{DT_F32, 2, {1, 2}}}},
-    {.in = {{DT_F32, 2, {3, 50}}}},
-    {.in = {{DT_F32, 2, {70, 1036}}}},
-    {.in = {{DT_F32, 2, {37, 114}}}, .attrs = &nf4_once},
-};
-
-/* Shapes of real models. */
-static const OpSample nf4_quantise_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-};
-
 const OpDef op_nf4_quantise = {
     .id = OP_NF4_QUANTISE,
     .name = "nf4_quantise",
@@ -141,8 +127,9 @@ const OpDef op_nf4_quantise = {
              nf4_quantise_cpu,
              "reference",
              {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_NF4)}, {.out = 1u << OUT_ABSMAX, .dtypes = DT_SET(DT_U8) | DT_SET_F32}}}},
-    .samples = nf4_quantise_samples,
-    .num_samples = sizeof nf4_quantise_samples / sizeof nf4_quantise_samples[0],
-    .large = nf4_quantise_large_samples,
-    .num_large = sizeof nf4_quantise_large_samples / sizeof nf4_quantise_large_samples[0],
+    .samples = "[1,2]\n"
+               "[3,50]\n"
+               "[70,1036]\n"
+               "[37,114] {once=true}\n",
+    .large = "[4096,1024]\n",
 };

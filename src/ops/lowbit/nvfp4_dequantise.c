@@ -111,34 +111,6 @@ static Status nvfp4_dequantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const DequantiseAttrs nvfp4_to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)}, nvfp4_transposed = {.transposed = true},
-                             nvfp4_members = {.rows = {20, 9, 5}}, nvfp4_tiles_plain = {.tiled = true},
-                             nvfp4_tiles_transposed = {.tiled = true, .transposed = true},
-                             nvfp4_transposed_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16), .transposed = true};
-
-#define SAMPLE(n, k, attributes) \
-    { \
-        .in = {{DT_E2M1, 2, {n, k}}, {DT_E4M3, 2, {n, (k) / 16}}, {DT_F32, 1, {1}}}, .attrs = attributes \
-    }
-
-static const OpSample nvfp4_dequantise_samples[] = {
-    SAMPLE(1, 16, NULL),
-    SAMPLE(33, 1056, &nvfp4_to_bf16),
-    {.in = {{DT_E2M1, 3, {2, 5, 48}}, {DT_E4M3, 3, {2, 5, 3}}, {DT_F32, 1, {1}}}},
-    {.in = {{DT_E2M1, 2, {34, 48}}, {DT_E4M3, 2, {34, 3}}, {DT_F32, 1, {3}}}, .attrs = &nvfp4_members},
-    SAMPLE(37, 80, &nvfp4_transposed),
-    SAMPLE(48, 64, &nvfp4_transposed_bf16),
-    {.in = {{DT_E2M1, 3, {2, 70, 80}}, {DT_E4M3, 3, {2, 2, 512}}, {DT_F32, 1, {1}}}, .attrs = &nvfp4_tiles_plain},
-    {.in = {{DT_E2M1, 2, {150, 96}}, {DT_E4M3, 3, {2, 2, 512}}, {DT_F32, 1, {1}}}, .attrs = &nvfp4_tiles_transposed},
-};
-
-/* Shapes of real models. */
-static const OpSample nvfp4_dequantise_large_samples[] = {
-    SAMPLE(4096, 1024, &nvfp4_to_bf16),
-    SAMPLE(4096, 1024, NULL),
-    SAMPLE(1000, 2048, &nvfp4_transposed_bf16),
-};
-
 const OpDef op_nvfp4_dequantise = {
     .id = OP_NVFP4_DEQUANTISE,
     .name = "nvfp4_dequantise",
@@ -156,8 +128,15 @@ const OpDef op_nvfp4_dequantise = {
              {{.in = 1u << IN_CODES, .dtypes = DT_SET(DT_E2M1)},
               {.in = 1u << IN_SCALE, .dtypes = DT_SET(DT_E4M3)},
               {.in = 1u << IN_GLOBAL, .dtypes = DT_SET_F32}}}},
-    .samples = nvfp4_dequantise_samples,
-    .num_samples = sizeof nvfp4_dequantise_samples / sizeof nvfp4_dequantise_samples[0],
-    .large = nvfp4_dequantise_large_samples,
-    .num_large = sizeof nvfp4_dequantise_large_samples / sizeof nvfp4_dequantise_large_samples[0],
+    .samples = "e2m1[1,16], e4m3[1,1], [1]\n"
+               "e2m1[33,1056], e4m3[33,66], [1] {dtype=bf16}\n"
+               "e2m1[2,5,48], e4m3[2,5,3], [1]\n"
+               "e2m1[34,48], e4m3[34,3], [3] {rows0=20, rows1=9, rows2=5}\n"
+               "e2m1[37,80], e4m3[37,5], [1] {transposed=true}\n"
+               "e2m1[48,64], e4m3[48,4], [1] {dtype=bf16, transposed=true}\n"
+               "e2m1[2,70,80], e4m3[2,2,512], [1] {tiled=true}\n"
+               "e2m1[150,96], e4m3[2,2,512], [1] {transposed=true, tiled=true}\n",
+    .large = "e2m1[4096,1024], e4m3[4096,64], [1] {dtype=bf16}\n"
+             "e2m1[4096,1024], e4m3[4096,64], [1]\n"
+             "e2m1[1000,2048], e4m3[1000,128], [1] {dtype=bf16, transposed=true}\n",
 };

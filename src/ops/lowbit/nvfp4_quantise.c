@@ -251,49 +251,6 @@ static Status nvfp4_quantise_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const Nvfp4Attrs nvfp4_weight = {.two_d = true}, nvfp4_weight_t = {.two_d = true, .transposed = true, .four_six = true},
-                        nvfp4_grad = {.stochastic = true, .site = 9},
-                        nvfp4_grad_t = {.stochastic = true, .hadamard = true, .transposed = true, .site = 9},
-                        nvfp4_all = {.two_d = true, .four_six = true, .stochastic = true, .hadamard = true, .site = -1},
-                        nvfp4_four_six = {.four_six = true}, nvfp4_tiled = {.four_six = true, .tiled = true},
-                        nvfp4_weight_tiled = {.two_d = true, .tiled = true},
-                        nvfp4_grad_tiled = {.stochastic = true, .hadamard = true, .transposed = true, .tiled = true, .site = 9};
-
-/* With what stochastic rounding reads. */
-#define DRAWN(b, t, c, attributes) \
-    { \
-        .in = {{DT_F32, 3, {b, t, c}}, {DT_I64, 1, {STEP_COUNT}}, {DT_I32, 2, {b, t}}, {DT_I32, 2, {b, t}}}, .attrs = attributes, \
-        .int_range = { \
-            0, \
-            99, \
-            9, \
-            99 \
-        } \
-    }
-
-static const OpSample nvfp4_quantise_samples[] = {
-    {.in = {{DT_F32, 2, {1, 16}}}},
-    {.in = {{DT_F32, 3, {2, 19, 80}}}},
-    {.in = {{DT_F32, 2, {33, 1056}}}, .attrs = &nvfp4_four_six},
-    {.in = {{DT_F32, 2, {32, 144}}}, .attrs = &nvfp4_weight},
-    {.in = {{DT_F32, 2, {48, 80}}}, .attrs = &nvfp4_weight_t},
-    DRAWN(2, 9, 48, &nvfp4_grad),
-    DRAWN(2, 24, 37, &nvfp4_grad_t),
-    DRAWN(2, 24, 48, &nvfp4_all),
-    {.in = {{DT_F32, 3, {2, 67, 80}}}, .attrs = &nvfp4_tiled},
-    {.in = {{DT_F32, 2, {144, 64}}}, .attrs = &nvfp4_weight_tiled},
-    DRAWN(2, 24, 150, &nvfp4_grad_tiled),
-};
-
-/* Shapes of real models. */
-static const OpSample nvfp4_quantise_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-    {.in = {{DT_F32, 2, {1024, 3072}}}, .attrs = &nvfp4_weight},
-    {.in = {{DT_F32, 2, {1024, 3072}}}, .attrs = &nvfp4_weight_t},
-    DRAWN(2, 1024, 1024, &nvfp4_grad),
-    DRAWN(2, 1024, 1000, &nvfp4_grad_t),
-};
-
 const OpDef op_nvfp4_quantise = {
     .id = OP_NVFP4_QUANTISE,
     .name = "nvfp4_quantise",
@@ -312,8 +269,25 @@ const OpDef op_nvfp4_quantise = {
              nvfp4_quantise_cpu,
              "reference",
              {{.out = 1u << OUT_CODES, .dtypes = DT_SET(DT_E2M1)}, {.out = 1u << OUT_SCALE, .dtypes = DT_SET(DT_E4M3)}}}},
-    .samples = nvfp4_quantise_samples,
-    .num_samples = sizeof nvfp4_quantise_samples / sizeof nvfp4_quantise_samples[0],
-    .large = nvfp4_quantise_large_samples,
-    .num_large = sizeof nvfp4_quantise_large_samples / sizeof nvfp4_quantise_large_samples[0],
+    .samples = "[1,16]\n"
+               "[2,19,80]\n"
+               "[33,1056] {four_six=true}\n"
+               "[32,144] {two_d=true}\n"
+               "[48,80] {transposed=true, two_d=true, four_six=true}\n"
+               /* with what stochastic rounding reads */
+               "[2,9,48], i64[4] below=99, i32[2,9] below=9, i32[2,9] below=99 {stochastic=true, site=9}\n"
+               "[2,24,37], i64[4] below=99, i32[2,24] below=9, i32[2,24] below=99"
+               "  {transposed=true, stochastic=true, hadamard=true, site=9}\n"
+               "[2,24,48], i64[4] below=99, i32[2,24] below=9, i32[2,24] below=99"
+               "  {two_d=true, four_six=true, stochastic=true, hadamard=true, site=-1}\n"
+               "[2,67,80] {four_six=true, tiled=true}\n"
+               "[144,64] {two_d=true, tiled=true}\n"
+               "[2,24,150], i64[4] below=99, i32[2,24] below=9, i32[2,24] below=99"
+               "  {transposed=true, stochastic=true, hadamard=true, tiled=true, site=9}\n",
+    .large = "[4096,1024]\n"
+             "[1024,3072] {two_d=true}\n"
+             "[1024,3072] {transposed=true, two_d=true, four_six=true}\n"
+             "[2,1024,1024], i64[4] below=99, i32[2,1024] below=9, i32[2,1024] below=99 {stochastic=true, site=9}\n"
+             "[2,1024,1000], i64[4] below=99, i32[2,1024] below=9, i32[2,1024] below=99"
+             "  {transposed=true, stochastic=true, hadamard=true, site=9}\n",
 };

@@ -122,24 +122,6 @@ static Status add_rms_norm_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RmsNormAttrs add_rms_norm_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
-
-static const OpSample add_rms_norm_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
-    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &add_rms_norm_to_codes},
-    {.in = {{DT_F32, 3, {2, 33, 80}}, {DT_F32, 3, {2, 33, 80}}, {DT_F32, 1, {80}}, CODES_SCALE, CODES_AMAX},
-     .attrs = &add_rms_norm_to_codes},
-};
-
-/* Shapes of real models. */
-static const OpSample add_rms_norm_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
-    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}, .attrs = &add_rms_norm_to_codes},
-    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, CODES_SCALE, CODES_AMAX},
-     .attrs = &add_rms_norm_to_codes},
-};
-
 const OpDef op_add_rms_norm = {
     .id = OP_ADD_RMS_NORM,
     .name = "add_rms_norm",
@@ -164,8 +146,11 @@ const OpDef op_add_rms_norm = {
     .constants = 1u << IN_SCALE | 1u << IN_AMAX,
     .params = 1u << 2,
     .grad_outputs = 1u << 1,
-    .samples = add_rms_norm_samples,
-    .num_samples = sizeof add_rms_norm_samples / sizeof add_rms_norm_samples[0],
-    .large = add_rms_norm_large_samples,
-    .num_large = sizeof add_rms_norm_large_samples / sizeof add_rms_norm_large_samples[0],
+    .samples = "[2,3,16], [2,3,16], [16]\n"
+               "[70,1037], [70,1037], [1037]\n"
+               "[2,33,384], [2,33,384], [384] {codes=e4m3}\n"
+               "[2,33,80], [2,33,80], [80], [4], [1] {codes=e4m3}\n",
+    .large = "[600,1024], [600,1024], [1024]\n"
+             "[600,1024], [600,1024], [1024] {codes=e4m3}\n"
+             "[600,1024], [600,1024], [1024], [4], [1] {codes=e4m3}\n",
 };

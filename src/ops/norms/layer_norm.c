@@ -252,50 +252,7 @@ static Status layer_norm_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-/* ---- samples ---- */
-
-static const LayerNormAttrs large_eps = {.eps = 0.1}, sums_f32 = {.eps = 1e-5, .dw_dtype = DTYPE_TO_ATTR(DT_F32)},
-                            by_one = {.eps = 1e-5, .offset = 1};
-
-static const OpSample layer_norm_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 1, {16}}}, .attrs = &large_eps},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}, {DT_F32, 1, {1037}}}},
-    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}}},
-    {.in = {{DT_F32, 2, {5, 24}}}},
-    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}, {DT_F32, 1, {24}}}, .attrs = &by_one},
-};
-
-static const OpSample layer_norm_bwd_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}, {DT_F32, 2, {2, 3}}}},
-    {.in = {{DT_F32, 2, {70, 1037}},
-            {DT_F32, 2, {70, 1037}},
-            {DT_F32, 1, {1037}},
-            {DT_F32, 1, {70}},
-            {DT_F32, 1, {70}},
-            {DT_F32, 2, {70, 1037}},
-            {DT_F32, 1, {1037}},
-            {DT_F32, 1, {1037}}}},
-    {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}, {DT_F32, 1, {70}}}, .attrs = &sums_f32},
-    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 2, {5, 24}}, {0}, {DT_F32, 1, {5}}, {DT_F32, 1, {5}}}},
-    {.in = {{DT_F32, 2, {5, 24}}, {DT_F32, 2, {5, 24}}, {DT_F32, 1, {24}}, {DT_F32, 1, {5}}, {DT_F32, 1, {5}}}, .attrs = &by_one},
-};
-
-/* Shapes of real models. */
-static const OpSample layer_norm_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 768}}, {DT_F32, 1, {768}}, {DT_F32, 1, {768}}}},
-    {.in = {{DT_F32, 2, {100, 8192}}, {DT_F32, 1, {8192}}, {DT_F32, 1, {8192}}}},
-    {.in = {{DT_F32, 2, {100, 2048}}}},
-    {.in = {{DT_F32, 2, {100, 2048}}, {DT_F32, 1, {2048}}, {DT_F32, 1, {2048}}}, .attrs = &by_one},
-};
-
-static const OpSample layer_norm_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 768}}, {DT_F32, 2, {600, 768}}, {DT_F32, 1, {768}}, {DT_F32, 1, {600}}, {DT_F32, 1, {600}}}},
-    {.in = {{DT_F32, 2, {100, 8192}}, {DT_F32, 2, {100, 8192}}, {DT_F32, 1, {8192}}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}},
-     .attrs = &sums_f32},
-    {.in = {{DT_F32, 2, {100, 2048}}, {DT_F32, 2, {100, 2048}}, {0}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}}},
-    {.in = {{DT_F32, 2, {100, 2048}}, {DT_F32, 2, {100, 2048}}, {DT_F32, 1, {2048}}, {DT_F32, 1, {100}}, {DT_F32, 1, {100}}},
-     .attrs = &by_one},
-};
+/* ---- descriptors ---- */
 
 const OpDef op_layer_norm = {
     .id = OP_LAYER_NORM,
@@ -312,10 +269,15 @@ const OpDef op_layer_norm = {
     .cost = layer_norm_cost,
     .cpu = {{DT_SET_DECODE, layer_norm_cpu, "reference"}},
     .params = 1u << W | 1u << B,
-    .samples = layer_norm_samples,
-    .num_samples = sizeof layer_norm_samples / sizeof layer_norm_samples[0],
-    .large = layer_norm_large_samples,
-    .num_large = sizeof layer_norm_large_samples / sizeof layer_norm_large_samples[0],
+    .samples = "[2,3,16], [16], [16] {eps=0.1}\n"
+               "[70,1037], [1037], [1037]\n"
+               "[5,24], [24]\n"
+               "[5,24]\n"
+               "[5,24], [24], [24] {offset=1}\n",
+    .large = "[600,768], [768], [768]\n"
+             "[100,8192], [8192], [8192]\n"
+             "[100,2048]\n"
+             "[100,2048], [2048], [2048] {offset=1}\n",
 };
 
 const OpDef op_layer_norm_bwd = {
@@ -338,8 +300,13 @@ const OpDef op_layer_norm_bwd = {
     .workspace = layer_norm_bwd_workspace,
     .gpu_workspace = layer_norm_bwd_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, layer_norm_bwd_cpu, "reference"}},
-    .samples = layer_norm_bwd_samples,
-    .num_samples = sizeof layer_norm_bwd_samples / sizeof layer_norm_bwd_samples[0],
-    .large = layer_norm_bwd_large_samples,
-    .num_large = sizeof layer_norm_bwd_large_samples / sizeof layer_norm_bwd_large_samples[0],
+    .samples = "[2,3,16], [2,3,16], [16], [2,3], [2,3]\n"
+               "[70,1037], [70,1037], [1037], [70], [70], [70,1037], [1037], [1037]\n"
+               "[70,64], [70,64], [64], [70], [70] {dw_dtype=f32}\n"
+               "[5,24], [5,24], _, [5], [5]\n"
+               "[5,24], [5,24], [24], [5], [5] {offset=1}\n",
+    .large = "[600,768], [600,768], [768], [600], [600]\n"
+             "[100,8192], [100,8192], [8192], [100], [100] {dw_dtype=f32}\n"
+             "[100,2048], [100,2048], _, [100], [100]\n"
+             "[100,2048], [100,2048], [2048], [100], [100] {offset=1}\n",
 };

@@ -71,28 +71,6 @@ static Status rms_norm_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RmsNormAttrs rms_norm_large_eps = {.eps = 0.1};
-static const RmsNormAttrs rms_norm_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
-
-static const RmsNormAttrs rms_norm_offset = {.eps = 1e-6, .offset = 1};
-
-static const OpSample rms_norm_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_offset},
-    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}}, .attrs = &rms_norm_large_eps},
-    {.in = {{DT_F32, 2, {70, 1037}}, {DT_F32, 1, {1037}}}},
-    {.in = {{DT_F32, 3, {2, 33, 384}}, {DT_F32, 1, {384}}}, .attrs = &rms_norm_to_codes},
-    {.in = {{DT_F32, 3, {2, 33, 80}}, {DT_F32, 1, {80}}, CODES_SCALE, CODES_AMAX}, .attrs = &rms_norm_to_codes},
-};
-
-/* Shapes of real models. */
-static const OpSample rms_norm_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}}},
-    {.in = {{DT_F32, 2, {600, 2304}}, {DT_F32, 1, {2304}}}, .attrs = &rms_norm_offset},
-    {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}},
-    {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}}, .attrs = &rms_norm_to_codes},
-    {.in = {{DT_F32, 2, {100, 4096}}, {DT_F32, 1, {4096}}, CODES_SCALE, CODES_AMAX}, .attrs = &rms_norm_to_codes},
-};
-
 const OpDef op_rms_norm = {
     .id = OP_RMS_NORM,
     .name = "rms_norm",
@@ -114,8 +92,14 @@ const OpDef op_rms_norm = {
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
     .constants = 1u << IN_SCALE | 1u << IN_AMAX,
     .params = 1u << 1,
-    .samples = rms_norm_samples,
-    .num_samples = sizeof rms_norm_samples / sizeof rms_norm_samples[0],
-    .large = rms_norm_large_samples,
-    .num_large = sizeof rms_norm_large_samples / sizeof rms_norm_large_samples[0],
+    .samples = "[2,3,16], [16] {offset=1}\n"
+               "[2,3,16], [16] {eps=0.1}\n"
+               "[70,1037], [1037]\n"
+               "[2,33,384], [384] {codes=e4m3}\n"
+               "[2,33,80], [80], [4], [1] {codes=e4m3}\n",
+    .large = "[600,1024], [1024]\n"
+             "[600,2304], [2304] {offset=1}\n"
+             "[100,4096], [4096]\n"
+             "[100,4096], [4096] {codes=e4m3}\n"
+             "[100,4096], [4096], [4], [1] {codes=e4m3}\n",
 };

@@ -205,40 +205,6 @@ static Status rms_norm_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RmsNormAttrs rms_norm_bwd_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const RmsNormAttrs rms_norm_bwd_to_codes = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E4M3)};
-static const RmsNormAttrs rms_norm_bwd_to_e5m2 = {.eps = 1e-6, .codes = DTYPE_TO_ATTR(DT_E5M2)};
-
-static const RmsNormAttrs rms_norm_bwd_offset = {.eps = 1e-6, .offset = 1};
-
-static const OpSample rms_norm_bwd_samples[] = {
-    {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_offset},
-    {.in = {{DT_F32, 3, {2, 3, 16}}, {DT_F32, 3, {2, 3, 16}}, {DT_F32, 1, {16}}, {DT_F32, 2, {2, 3}}}},
-    {.in = {{DT_F32, 2, {70, 1037}},
-            {DT_F32, 2, {70, 1037}},
-            {DT_F32, 1, {1037}},
-            {DT_F32, 1, {70}},
-            {DT_F32, 2, {70, 1037}},
-            {DT_F32, 1, {1037}}}},
-    {.in = {{DT_F32, 2, {70, 64}}, {DT_F32, 2, {70, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_f32},
-    {.in = {{DT_F32, 2, {70, 384}}, {DT_F32, 2, {70, 384}}, {DT_F32, 1, {384}}, {DT_F32, 1, {70}}}, .attrs = &rms_norm_bwd_to_codes},
-    {.in = {{DT_F32, 2, {70, 80}}, {DT_F32, 2, {70, 80}}, {DT_F32, 1, {80}}, {DT_F32, 1, {70}}, {0}, {0}, CODES_SCALE, CODES_AMAX},
-     .attrs = &rms_norm_bwd_to_e5m2},
-};
-
-static const RmsNormAttrs large_norm_f32 = {.eps = 1e-6, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-/* Shapes of real models. */
-static const OpSample rms_norm_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}},
-    {.in = {{DT_F32, 2, {600, 2304}}, {DT_F32, 2, {600, 2304}}, {DT_F32, 1, {2304}}, {DT_F32, 1, {600}}}, .attrs = &rms_norm_bwd_offset},
-    {.in = {{DT_F32, 2, {600, 1024}}, {DT_F32, 2, {600, 1024}}, {DT_F32, 1, {1024}}, {DT_F32, 1, {600}}}, .attrs = &large_norm_f32},
-    {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}}, .attrs = &rms_norm_bwd_to_codes},
-    {.in = {{DT_F32, 2, {600, 4096}}, {DT_F32, 2, {600, 4096}}, {DT_F32, 1, {4096}}, {DT_F32, 1, {600}}, {0}, {0}, CODES_SCALE, CODES_AMAX},
-     .attrs = &rms_norm_bwd_to_e5m2},
-};
-
 const OpDef op_rms_norm_bwd = {
     .id = OP_RMS_NORM_BWD,
     .name = "rms_norm_bwd",
@@ -261,8 +227,15 @@ const OpDef op_rms_norm_bwd = {
     .codes = {&op_fp8_rows_quantise, &op_fp8_quantise, OUT_DX, OUT_CODES, IN_SCALE, false, offsetof(RmsNormAttrs, codes),
               rms_norm_bwd_codes_fit},
     .holds = {[IN_SCALE] = HOLDS_SCALE, [IN_AMAX] = HOLDS_SQUARES},
-    .samples = rms_norm_bwd_samples,
-    .num_samples = sizeof rms_norm_bwd_samples / sizeof rms_norm_bwd_samples[0],
-    .large = rms_norm_bwd_large_samples,
-    .num_large = sizeof rms_norm_bwd_large_samples / sizeof rms_norm_bwd_large_samples[0],
+    .samples = "[70,64], [70,64], [64], [70] {offset=1}\n"
+               "[2,3,16], [2,3,16], [16], [2,3]\n"
+               "[70,1037], [70,1037], [1037], [70], [70,1037], [1037]\n"
+               "[70,64], [70,64], [64], [70] {dw_dtype=f32}\n"
+               "[70,384], [70,384], [384], [70] {codes=e4m3}\n"
+               "[70,80], [70,80], [80], [70], _, _, [4], [1] {codes=e5m2}\n",
+    .large = "[600,1024], [600,1024], [1024], [600]\n"
+             "[600,2304], [600,2304], [2304], [600] {offset=1}\n"
+             "[600,1024], [600,1024], [1024], [600] {dw_dtype=f32}\n"
+             "[600,4096], [600,4096], [4096], [600] {codes=e4m3}\n"
+             "[600,4096], [600,4096], [4096], [600], _, _, [4], [1] {codes=e5m2}\n",
 };

@@ -151,91 +151,6 @@ static Status coded_run(const KernelArgs *args, Gemm *g, bool reference)
 CODED(int8_linear)
 CODED(fp8_tiles_linear)
 
-/* Matrix units cut off what doesn't fit beside the largest product. */
-#define BY_MATRIX_UNITS 5e-5
-
-static const CodedLinearAttrs to_f32 = {.dtype = DTYPE_TO_ATTR(DT_F32), .eps = 1e-6}, normed = {.eps = 1e-6, .offset = 1},
-                              gated = {.gated = true, .eps = 1e-5}, gelu = {.gated = true, .gelu = true, .eps = 1e-6};
-
-/* x of `rows` rows and k columns, codes of m rows. */
-#define SAMPLE(dtype, rows, m, k) \
-    {dtype, 2, {rows, k}}, {DT_I8, 2, {m, k}}, \
-    { \
-        DT_F32, 1, \
-        { \
-            m \
-        } \
-    }
-
-static const OpSample int8_linear_samples[] = {
-    {.in = {SAMPLE(DT_F32, 3, 7, 5), {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 3, {2, 150, 40}}, {DT_I8, 2, {530, 40}}, {DT_F32, 1, {530}}}},
-    {.in = {{DT_F32, 3, {2, 10, 1100}}, {DT_I8, 2, {18, 1100}}, {DT_F32, 1, {18}}, {DT_F32, 1, {18}}}},
-    {.in = {SAMPLE(DT_BF16, 30, 48, 64), {DT_F32, 1, {48}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS},
-    {.in = {SAMPLE(DT_BF16, 5, 50, 80), {DT_BF16, 1, {50}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_F32, 9, 50, 72), {DT_F32, 1, {50}}}, .rows_alone = true},
-    {.in = {SAMPLE(DT_F32, 3, 34, 72)}, .attrs = &gelu, .rows_alone = true},
-    {.in = {SAMPLE(DT_F32, 1, 7, 40), {DT_F32, 1, {7}}, {DT_F32, 1, {40}}}, .attrs = &normed, .rows_alone = true},
-    {.in = {SAMPLE(DT_F32, 1, 70, 320), [CODED_NORM] = {DT_F32, 1, {320}}, {DT_F32, 2, {1, 320}}}, .attrs = &gated, .rows_alone = true},
-};
-
-/* Shapes of real models. */
-static const OpSample int8_linear_large_samples[] = {
-    {.in = {SAMPLE(DT_F32, 512, 768, 512), {DT_F32, 1, {768}}}},
-    {.in = {SAMPLE(DT_BF16, 1, 3072, 1024)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 1, 12800, 1152), {DT_F32, 1, {12800}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 1, 2050, 1152), {DT_BF16, 1, {2050}}, {DT_BF16, 1, {1152}}}, .attrs = &normed, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 1, 6146, 1024)}, .attrs = &gelu, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 1, 24576, 4096), [CODED_NORM] = {DT_BF16, 1, {4096}}, {DT_BF16, 2, {1, 4096}}},
-     .attrs = &gated,
-     .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 7, 4096, 1024), {DT_F32, 1, {4096}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 16, 1024, 3072)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 29, 6146, 528)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 64, 1024, 3072)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {SAMPLE(DT_BF16, 1300, 2048, 1024), {DT_BF16, 1, {2048}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-};
-
-/* The same of tiles: `down` x `across` of them. */
-#define TILES(dtype, rows, m, k, down, across) \
-    {dtype, 2, {rows, k}}, {DT_E4M3, 2, {m, k}}, \
-    { \
-        DT_F32, 2, \
-        { \
-            down, across \
-        } \
-    }
-
-static const OpSample fp8_tiles_linear_samples[] = {
-    {.in = {TILES(DT_F32, 3, 7, 5, 1, 1), {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 3, {2, 150, 40}}, {DT_E4M3, 2, {530, 40}}, {DT_F32, 2, {5, 1}}}},
-    {.in = {{DT_F32, 3, {2, 10, 1100}}, {DT_E4M3, 2, {18, 1100}}, {DT_F32, 2, {1, 9}}, {DT_F32, 1, {18}}}},
-    {.in = {TILES(DT_BF16, 30, 148, 160, 2, 2), {DT_F32, 1, {148}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS},
-    {.in = {TILES(DT_BF16, 5, 50, 80, 1, 1), {DT_BF16, 1, {50}}}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {TILES(DT_F32, 9, 150, 272, 2, 3), {DT_F32, 1, {150}}}, .rows_alone = true},
-    {.in = {TILES(DT_F32, 3, 34, 72, 1, 1)}, .attrs = &gelu, .rows_alone = true},
-    {.in = {TILES(DT_F32, 1, 7, 140, 1, 2), {DT_F32, 1, {7}}, {DT_F32, 1, {140}}}, .attrs = &normed, .rows_alone = true},
-    {.in = {TILES(DT_F32, 1, 256, 320, 2, 3), [CODED_NORM] = {DT_F32, 1, {320}}, {DT_F32, 2, {1, 320}}},
-     .attrs = &gated,
-     .rows_alone = true},
-};
-
-/* Shapes of real models. */
-static const OpSample fp8_tiles_linear_large_samples[] = {
-    {.in = {TILES(DT_BF16, 1, 3072, 1024, 24, 8)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {TILES(DT_BF16, 1, 12800, 1152, 100, 9), {DT_F32, 1, {12800}}},
-     .attrs = &to_f32,
-     .tolerance = BY_MATRIX_UNITS,
-     .rows_alone = true},
-    {.in = {TILES(DT_BF16, 1, 2050, 1152, 17, 9), {DT_BF16, 1, {2050}}, {DT_BF16, 1, {1152}}}, .attrs = &normed, .rows_alone = true},
-    {.in = {TILES(DT_BF16, 1, 24576, 4096, 192, 32), [CODED_NORM] = {DT_BF16, 1, {4096}}, {DT_BF16, 2, {1, 4096}}},
-     .attrs = &gated,
-     .rows_alone = true},
-    {.in = {TILES(DT_BF16, 16, 1024, 3072, 8, 24)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {TILES(DT_BF16, 29, 6146, 528, 49, 5)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {TILES(DT_BF16, 64, 1024, 3072, 8, 24)}, .attrs = &to_f32, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-};
-
 #define CODES(dtype) \
     { \
         {.in = 1u << CODED_W, .dtypes = DT_SET(dtype)}, \
@@ -259,10 +174,27 @@ const OpDef op_int8_linear = {
     .workspace = int8_linear_workspace,
     .gpu_workspace = int8_linear_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, int8_linear_tiles, "tiles", CODES(DT_I8)}, {DT_SET_FLOAT, int8_linear_reference, "reference", CODES(DT_I8)}},
-    .samples = int8_linear_samples,
-    .num_samples = sizeof int8_linear_samples / sizeof int8_linear_samples[0],
-    .large = int8_linear_large_samples,
-    .num_large = sizeof int8_linear_large_samples / sizeof int8_linear_large_samples[0],
+    /* Tolerance: matrix units cut off what doesn't fit beside the largest product. */
+    .samples = "[3,5], i8[7,5], [7], [7]\n"
+               "[2,150,40], i8[530,40], [530]\n"
+               "[2,10,1100], i8[18,1100], [18], [18]\n"
+               "bf16[30,64], i8[48,64], [48], [48] {dtype=f32} tolerance=5e-5\n"
+               "bf16[5,80], i8[50,80], [50], bf16[50] {dtype=f32} rows_alone tolerance=5e-5\n"
+               "[9,72], i8[50,72], [50], [50] rows_alone\n"
+               "[3,72], i8[34,72], [34] {gated=true, gelu=true} rows_alone\n"
+               "[1,40], i8[7,40], [7], [7], [40] {offset=1} rows_alone\n"
+               "[1,320], i8[70,320], [70], _, [320], [1,320] {gated=true, eps=1e-05} rows_alone\n",
+    .large = "[512,512], i8[768,512], [768], [768]\n"
+             "bf16[1,1024], i8[3072,1024], [3072] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[1,1152], i8[12800,1152], [12800], [12800] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[1,1152], i8[2050,1152], [2050], bf16[2050], bf16[1152] {offset=1} rows_alone\n"
+             "bf16[1,1024], i8[6146,1024], [6146] {gated=true, gelu=true} rows_alone\n"
+             "bf16[1,4096], i8[24576,4096], [24576], _, bf16[4096], bf16[1,4096] {gated=true, eps=1e-05} rows_alone\n"
+             "bf16[7,1024], i8[4096,1024], [4096], [4096] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[16,3072], i8[1024,3072], [1024] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[29,528], i8[6146,528], [6146] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[64,3072], i8[1024,3072], [1024] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[1300,1024], i8[2048,1024], [2048], bf16[2048] {dtype=f32} rows_alone tolerance=5e-5\n",
 };
 
 const OpDef op_fp8_tiles_linear = {
@@ -282,8 +214,21 @@ const OpDef op_fp8_tiles_linear = {
     .gpu_workspace = fp8_tiles_linear_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, fp8_tiles_linear_tiles, "tiles", CODES(DT_E4M3)},
             {DT_SET_FLOAT, fp8_tiles_linear_reference, "reference", CODES(DT_E4M3)}},
-    .samples = fp8_tiles_linear_samples,
-    .num_samples = sizeof fp8_tiles_linear_samples / sizeof fp8_tiles_linear_samples[0],
-    .large = fp8_tiles_linear_large_samples,
-    .num_large = sizeof fp8_tiles_linear_large_samples / sizeof fp8_tiles_linear_large_samples[0],
+    /* Tolerance: matrix units cut off what doesn't fit beside the largest product. */
+    .samples = "[3,5], e4m3[7,5], [1,1], [7]\n"
+               "[2,150,40], e4m3[530,40], [5,1]\n"
+               "[2,10,1100], e4m3[18,1100], [1,9], [18]\n"
+               "bf16[30,160], e4m3[148,160], [2,2], [148] {dtype=f32} tolerance=5e-5\n"
+               "bf16[5,80], e4m3[50,80], [1,1], bf16[50] {dtype=f32} rows_alone tolerance=5e-5\n"
+               "[9,272], e4m3[150,272], [2,3], [150] rows_alone\n"
+               "[3,72], e4m3[34,72], [1,1] {gated=true, gelu=true} rows_alone\n"
+               "[1,140], e4m3[7,140], [1,2], [7], [140] {offset=1} rows_alone\n"
+               "[1,320], e4m3[256,320], [2,3], _, [320], [1,320] {gated=true, eps=1e-05} rows_alone\n",
+    .large = "bf16[1,1024], e4m3[3072,1024], [24,8] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[1,1152], e4m3[12800,1152], [100,9], [12800] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[1,1152], e4m3[2050,1152], [17,9], bf16[2050], bf16[1152] {offset=1} rows_alone\n"
+             "bf16[1,4096], e4m3[24576,4096], [192,32], _, bf16[4096], bf16[1,4096] {gated=true, eps=1e-05} rows_alone\n"
+             "bf16[16,3072], e4m3[1024,3072], [8,24] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[29,528], e4m3[6146,528], [49,5] {dtype=f32} rows_alone tolerance=5e-5\n"
+             "bf16[64,3072], e4m3[1024,3072], [8,24] {dtype=f32} rows_alone tolerance=5e-5\n",
 };

@@ -141,29 +141,6 @@ static Status dora_dm_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample dora_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 1, {7}}, {DT_F32, 1, {7}}, {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 3, {2, 30, 1100}}, {DT_F32, 1, {1100}}, {DT_F32, 1, {1100}}}},
-    {.in = {{DT_F32, 2, {9, 64}}, {DT_F32, 1, {64}}, {DT_F32, 1, {64}}}, .rows_alone = true},
-};
-
-static const ColSumAttrs dora_dm_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample dora_dm_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 2, {5, 7}}, {DT_F32, 1, {7}}, {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 3, {2, 150, 1100}}, {DT_F32, 3, {2, 150, 1100}}, {DT_F32, 1, {1100}}}},
-    {.in = {{DT_F32, 2, {70, 9}}, {DT_F32, 2, {70, 9}}, {DT_F32, 1, {9}}}, .attrs = &dora_dm_f32},
-};
-
-/* Shapes of real models. */
-static const OpSample dora_large_samples[] = {
-    {.in = {{DT_F32, 2, {512, 3072}}, {DT_F32, 1, {3072}}, {DT_F32, 1, {3072}}, {DT_F32, 1, {3072}}}},
-};
-
-static const OpSample dora_dm_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}, {DT_F32, 2, {4096, 1024}}, {DT_F32, 1, {1024}}}},
-};
-
 const OpDef op_dora = {
     .id = OP_DORA,
     .name = "dora",
@@ -180,10 +157,10 @@ const OpDef op_dora = {
     .backward = dora_backward,
     .cost = dora_cost,
     .cpu = {{DT_SET_DECODE, dora_cpu, "reference"}},
-    .samples = dora_samples,
-    .num_samples = sizeof dora_samples / sizeof dora_samples[0],
-    .large = dora_large_samples,
-    .num_large = sizeof dora_large_samples / sizeof dora_large_samples[0],
+    .samples = "[5,7], [7], [7], [7]\n"
+               "[2,30,1100], [1100], [1100]\n"
+               "[9,64], [64], [64] rows_alone\n",
+    .large = "[512,3072], [3072], [3072], [3072]\n",
 };
 
 const OpDef op_dora_dm = {
@@ -203,8 +180,8 @@ const OpDef op_dora_dm = {
     .workspace = dora_dm_workspace,
     .gpu_workspace = dora_dm_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, dora_dm_cpu, "reference"}},
-    .samples = dora_dm_samples,
-    .num_samples = sizeof dora_dm_samples / sizeof dora_dm_samples[0],
-    .large = dora_dm_large_samples,
-    .num_large = sizeof dora_dm_large_samples / sizeof dora_dm_large_samples[0],
+    .samples = "[5,7], [5,7], [7], [7]\n"
+               "[2,150,1100], [2,150,1100], [1100]\n"
+               "[70,9], [70,9], [9] {dw_dtype=f32}\n",
+    .large = "[4096,1024], [4096,1024], [1024]\n",
 };

@@ -57,20 +57,6 @@ static Status dora_norm_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const LinearAttrs dora_norm_half = {.alpha = 0.5}, dora_norm_one = {.alpha = 1}, dora_norm_two = {.alpha = 2};
-
-static const OpSample dora_norm_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 2, {3, 7}}, {DT_F32, 2, {5, 3}}}, .attrs = &dora_norm_one},
-    {.in = {{DT_F32, 2, {35, 1100}}, {DT_F32, 2, {16, 1100}}, {DT_F32, 2, {35, 16}}}, .attrs = &dora_norm_half},
-    {.in = {{DT_F32, 2, {9, 40}}, {DT_F32, 2, {1600, 40}}, {DT_F32, 2, {9, 1600}}}, .attrs = &dora_norm_half},
-};
-
-/* Shapes of real models. */
-static const OpSample dora_norm_large_samples[] = {
-    {.in = {{DT_F32, 2, {1024, 3072}}, {DT_F32, 2, {16, 3072}}, {DT_F32, 2, {1024, 16}}}, .attrs = &dora_norm_two},
-    {.in = {{DT_F32, 2, {3072, 1024}}, {DT_F32, 2, {64, 1024}}, {DT_F32, 2, {3072, 64}}}, .attrs = &dora_norm_half},
-};
-
 const OpDef op_dora_norm = {
     .id = OP_DORA_NORM,
     .name = "dora_norm",
@@ -84,8 +70,9 @@ const OpDef op_dora_norm = {
     .infer = dora_norm_infer,
     .cost = dora_norm_cost,
     .cpu = {{DT_SET_DECODE, dora_norm_cpu, "reference"}},
-    .samples = dora_norm_samples,
-    .num_samples = sizeof dora_norm_samples / sizeof dora_norm_samples[0],
-    .large = dora_norm_large_samples,
-    .num_large = sizeof dora_norm_large_samples / sizeof dora_norm_large_samples[0],
+    .samples = "[5,7], [3,7], [5,3]\n"
+               "[35,1100], [16,1100], [35,16] {alpha=0.5}\n"
+               "[9,40], [1600,40], [9,1600] {alpha=0.5}\n",
+    .large = "[1024,3072], [16,3072], [1024,16] {alpha=2}\n"
+             "[3072,1024], [64,1024], [3072,64] {alpha=0.5}\n",
 };

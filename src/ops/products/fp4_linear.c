@@ -95,45 +95,6 @@ static Status fp4_linear_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const ScaledLinearAttrs to_bf16 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16)}, half = {.alpha = 0.5};
-
-/* A bf16 y has 8 bits. */
-#define ROUNDED 5e-3
-
-/* Of n rows and k columns: tiles down and across. */
-#define SCALE(n, k) \
-    { \
-        DT_E4M3, 3, \
-        { \
-            ((n) + 127) / 128, ((k) + 63) / 64, NVFP4_TILE_BYTES \
-        } \
-    }
-#define GLOBAL \
-    { \
-        DT_F32, 1, \
-        { \
-            1 \
-        } \
-    }
-#define OPERANDS(n, m, k) {DT_E2M1, 2, {n, k}}, {DT_E2M1, 2, {m, k}}, SCALE(n, k), SCALE(m, k), GLOBAL, GLOBAL
-
-static const OpSample fp4_linear_samples[] = {
-    {.in = {OPERANDS(3, 7, 16), {DT_F32, 1, {7}}}},
-    {.in = {{DT_E2M1, 3, {2, 70, 96}}, {DT_E2M1, 2, {264, 96}}, SCALE(140, 96), SCALE(264, 96), GLOBAL, GLOBAL},
-     .attrs = &to_bf16,
-     .tolerance = ROUNDED},
-    {.in = {OPERANDS(130, 40, 1056)}, .attrs = &half, .tolerance = ROUNDED},
-    {.in = {OPERANDS(40, 144, 128), {DT_BF16, 1, {144}}}, .attrs = &to_bf16, .tolerance = ROUNDED},
-    {.in = {OPERANDS(1, 48, 64)}, .attrs = &to_bf16, .tolerance = ROUNDED}, /* a row of decoding */
-};
-
-/* Shapes of real models: y, dx and dw. */
-static const OpSample fp4_linear_large_samples[] = {
-    {.in = {OPERANDS(2048, 3072, 1024)}, .attrs = &to_bf16, .tolerance = ROUNDED},
-    {.in = {OPERANDS(2048, 1024, 3072)}, .attrs = &to_bf16, .tolerance = ROUNDED},
-    {.in = {OPERANDS(3072, 1024, 2048)}, .tolerance = ROUNDED},
-};
-
 const OpDef op_fp4_linear = {
     .id = OP_FP4_LINEAR,
     .name = "fp4_linear",
@@ -155,8 +116,14 @@ const OpDef op_fp4_linear = {
               {.in = 1u << FP4_A_SCALE | 1u << FP4_B_SCALE, .dtypes = DT_SET(DT_E4M3)},
               {.in = 1u << FP4_A_GLOBAL | 1u << FP4_B_GLOBAL, .dtypes = DT_SET_F32}}}},
     .holds = {[FP4_A_SCALE] = HOLDS_SQUARES, [FP4_B_SCALE] = HOLDS_SQUARES},
-    .samples = fp4_linear_samples,
-    .num_samples = sizeof fp4_linear_samples / sizeof fp4_linear_samples[0],
-    .large = fp4_linear_large_samples,
-    .num_large = sizeof fp4_linear_large_samples / sizeof fp4_linear_large_samples[0],
+    /* Tolerance: a bf16 y has 8 bits. */
+    .samples = "e2m1[3,16], e2m1[7,16], e4m3[1,1,512], e4m3[1,1,512], [1], [1], [7]\n"
+               "e2m1[2,70,96], e2m1[264,96], e4m3[2,2,512], e4m3[3,2,512], [1], [1] {dtype=bf16} tolerance=0.005\n"
+               "e2m1[130,1056], e2m1[40,1056], e4m3[2,17,512], e4m3[1,17,512], [1], [1] {alpha=0.5} tolerance=0.005\n"
+               "e2m1[40,128], e2m1[144,128], e4m3[1,2,512], e4m3[2,2,512], [1], [1], bf16[144] {dtype=bf16} tolerance=0.005\n"
+               "e2m1[1,64], e2m1[48,64], e4m3[1,1,512], e4m3[1,1,512], [1], [1] {dtype=bf16} tolerance=0.005\n",
+    /* y, dx and dw */
+    .large = "e2m1[2048,1024], e2m1[3072,1024], e4m3[16,16,512], e4m3[24,16,512], [1], [1] {dtype=bf16} tolerance=0.005\n"
+             "e2m1[2048,3072], e2m1[1024,3072], e4m3[16,48,512], e4m3[8,48,512], [1], [1] {dtype=bf16} tolerance=0.005\n"
+             "e2m1[3072,2048], e2m1[1024,2048], e4m3[24,32,512], e4m3[8,32,512], [1], [1] tolerance=0.005\n",
 };

@@ -112,27 +112,6 @@ static Status group_linear_reference(const KernelArgs *args)
     return OK;
 }
 
-static const GroupLinearAttrs first_rows = {.size = 5, .turned = true}, last_rows = {.begin = 5}, all_turned = {.turned = true};
-
-static const OpSample group_linear_samples[] = {
-    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {12, 7}}}},
-    {.in = {{DT_F32, 4, {2, 3, 4, 5}}, {DT_F32, 2, {44, 9}}}, .attrs = &first_rows, .rows_alone = true},
-    {.in = {{DT_F32, 4, {2, 3, 4, 9}}, {DT_F32, 2, {44, 9}}}, .attrs = &last_rows, .rows_alone = true},
-    {.in = {{DT_F32, 3, {70, 2, 18}}, {DT_F32, 2, {36, 50}}}, .attrs = &all_turned, .rows_alone = true},
-    {.in = {{DT_F32, 3, {9, 2, 700}}, {DT_F32, 2, {1400, 24}}}, .attrs = &all_turned, .rows_alone = true},
-    {.in = {{DT_F32, 3, {9, 2, 700}}, {DT_F32, 2, {48, 700}}}, .rows_alone = true},
-};
-
-static const GroupLinearAttrs keys = {.size = 128, .turned = true}, values = {.begin = 128, .size = 128};
-
-/* The halves of latent attention's packed weight: DeepSeek-V3's, of fewer heads. */
-static const OpSample group_linear_large_samples[] = {
-    {.in = {{DT_F32, 4, {7, 1, 16, 128}}, {DT_F32, 2, {4096, 512}}}, .attrs = &keys, .rows_alone = true},
-    {.in = {{DT_F32, 4, {7, 1, 16, 512}}, {DT_F32, 2, {4096, 512}}}, .attrs = &values, .rows_alone = true},
-    {.in = {{DT_F32, 4, {1, 300, 3, 128}}, {DT_F32, 2, {768, 512}}}, .attrs = &keys, .rows_alone = true},
-    {.in = {{DT_F32, 4, {1, 300, 3, 512}}, {DT_F32, 2, {768, 512}}}, .attrs = &values, .rows_alone = true},
-};
-
 const OpDef op_group_linear = {
     .id = OP_GROUP_LINEAR,
     .name = "group_linear",
@@ -148,8 +127,15 @@ const OpDef op_group_linear = {
     .workspace = group_linear_workspace,
     .cpu = {{DT_SET_DECODE, group_linear_groups, "groups"}, {DT_SET_DECODE, group_linear_reference, "reference"}},
     .params = 1u << 1,
-    .samples = group_linear_samples,
-    .num_samples = sizeof group_linear_samples / sizeof group_linear_samples[0],
-    .large = group_linear_large_samples,
-    .num_large = sizeof group_linear_large_samples / sizeof group_linear_large_samples[0],
+    .samples = "[3,7], [12,7]\n"
+               "[2,3,4,5], [44,9] {size=5, turned=true} rows_alone\n"
+               "[2,3,4,9], [44,9] {begin=5} rows_alone\n"
+               "[70,2,18], [36,50] {turned=true} rows_alone\n"
+               "[9,2,700], [1400,24] {turned=true} rows_alone\n"
+               "[9,2,700], [48,700] rows_alone\n",
+    /* The halves of latent attention's packed weight: DeepSeek-V3's, of fewer heads. */
+    .large = "[7,1,16,128], [4096,512] {size=128, turned=true} rows_alone\n"
+             "[7,1,16,512], [4096,512] {begin=128, size=128} rows_alone\n"
+             "[1,300,3,128], [768,512] {size=128, turned=true} rows_alone\n"
+             "[1,300,3,512], [768,512] {begin=128, size=128} rows_alone\n",
 };

@@ -135,51 +135,6 @@ static Status head_rows_reference(const KernelArgs *args)
 
 /* ---- descriptor ---- */
 
-#define HEAD_SAMPLE(dtype, rows, vocab, dim) \
-    {DT_F32, 2, {rows, dim}}, \
-    { \
-        dtype, 2, \
-        { \
-            vocab, dim \
-        } \
-    }
-#define PER_ROW(vocab) \
-    { \
-        DT_F32, 1, \
-        { \
-            vocab \
-        } \
-    }
-
-/* Matrix units cut off what doesn't fit beside the largest product. */
-#define BY_MATRIX_UNITS 5e-5
-
-static const HeadRowsAttrs by_eights = {.round = 8};
-
-static const OpSample head_rows_samples[] = {
-    {.in = {HEAD_SAMPLE(DT_F32, 3, 37, 20), {0}, PER_ROW(37)}, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_F32, 11, 70, 264)}, .attrs = &by_eights, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_BF16, 9, 100, 72), {0}, PER_ROW(100)}, .attrs = &by_eights, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_F16, 2, 33, 13)}, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {{DT_F16, 2, {17, 64}}, {DT_F16, 2, {40, 64}}, {0}, PER_ROW(40)}, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_I8, 5, 50, 48), PER_ROW(50), PER_ROW(50)}, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_I8, 1, 9, 7), PER_ROW(9)}},
-};
-
-/* Heads of real models, and batches that kernels treat apart. */
-static const OpSample head_rows_large_samples[] = {
-    {.in = {HEAD_SAMPLE(DT_F32, 1, 5025, 2560), {0}, PER_ROW(5025)}},
-    {.in = {HEAD_SAMPLE(DT_F32, 8, 1003, 2560)}, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_F32, 13, 515, 1000)}, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_BF16, 1, 1003, 2560)}, .tolerance = BY_MATRIX_UNITS},
-    {.in = {HEAD_SAMPLE(DT_BF16, 64, 5025, 2560), {0}, PER_ROW(5025)}, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_BF16, 70, 515, 1024)}, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_F16, 1, 1003, 2560)}, .tolerance = BY_MATRIX_UNITS},
-    {.in = {HEAD_SAMPLE(DT_F16, 30, 515, 1000)}, .tolerance = BY_MATRIX_UNITS, .rows_alone = true},
-    {.in = {HEAD_SAMPLE(DT_I8, 1, 1003, 2560), PER_ROW(1003)}},
-    {.in = {HEAD_SAMPLE(DT_I8, 12, 515, 1040), PER_ROW(515)}, .rows_alone = true},
-};
-
 const OpDef op_head_rows = {
     .id = OP_HEAD_ROWS,
     .name = "head_rows",
@@ -195,8 +150,23 @@ const OpDef op_head_rows = {
     .workspace = head_rows_workspace,
     .gpu_workspace = head_rows_gpu_workspace,
     .cpu = {{HEAD_DTYPES, head_rows_dots, "dots"}, {HEAD_DTYPES, head_rows_reference, "reference"}},
-    .samples = head_rows_samples,
-    .num_samples = sizeof head_rows_samples / sizeof head_rows_samples[0],
-    .large = head_rows_large_samples,
-    .num_large = sizeof head_rows_large_samples / sizeof head_rows_large_samples[0],
+    /* Tolerance: matrix units cut off what doesn't fit beside the largest product. */
+    .samples = "[3,20], [37,20], _, [37] rows_alone\n"
+               "[11,264], [70,264] {round=8} rows_alone\n"
+               "[9,72], bf16[100,72], _, [100] {round=8} rows_alone tolerance=5e-5\n"
+               "[2,13], f16[33,13] rows_alone tolerance=5e-5\n"
+               "f16[17,64], f16[40,64], _, [40] rows_alone tolerance=5e-5\n"
+               "[5,48], i8[50,48], [50], [50] rows_alone\n"
+               "[1,7], i8[9,7], [9]\n",
+    /* Heads of real models, and batches that kernels treat apart. */
+    .large = "[1,2560], [5025,2560], _, [5025]\n"
+             "[8,2560], [1003,2560] rows_alone\n"
+             "[13,1000], [515,1000] rows_alone\n"
+             "[1,2560], bf16[1003,2560] tolerance=5e-5\n"
+             "[64,2560], bf16[5025,2560], _, [5025] rows_alone tolerance=5e-5\n"
+             "[70,1024], bf16[515,1024] rows_alone tolerance=5e-5\n"
+             "[1,2560], f16[1003,2560] tolerance=5e-5\n"
+             "[30,1000], f16[515,1000] rows_alone tolerance=5e-5\n"
+             "[1,2560], i8[1003,2560], [1003]\n"
+             "[12,1040], i8[515,1040], [515] rows_alone\n",
 };

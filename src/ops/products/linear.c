@@ -47,28 +47,6 @@ static Status linear_backward(GradBuilder *grad, const Node *node)
 GEMM_COST(linear)
 GEMM_KERNELS(linear)
 
-static const LinearAttrs to_f32 = {.dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample linear_samples[] = {
-    {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 3, {2, 150, 40}}, {DT_F32, 2, {530, 40}}}},
-    {.in = {{DT_F32, 3, {2, 10, 1100}}, {DT_F32, 2, {18, 1100}}, {DT_F32, 1, {18}}}},
-    {.in = {{DT_BF16, 2, {30, 64}}, {DT_BF16, 2, {48, 64}}, {DT_F32, 1, {48}}}, .attrs = &to_f32},
-    {.in = {{DT_F32, 2, {9, 72}}, {DT_F32, 2, {50, 72}}, {DT_F32, 1, {50}}}, .rows_alone = true},
-};
-
-/* Shapes of real models. */
-static const OpSample linear_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 256, 512}}, {DT_F32, 2, {768, 512}}, {DT_F32, 1, {768}}}},
-    {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 2, {3072, 1024}}}},
-    {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 2, {16, 1024}}}},
-    {.in = {{DT_F32, 2, {7, 1024}}, {DT_F32, 2, {4096, 1024}}, {DT_F32, 1, {4096}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {16, 3072}}, {DT_F32, 2, {1024, 3072}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {29, 520}}, {DT_F32, 2, {6146, 520}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {64, 3072}}, {DT_F32, 2, {1024, 3072}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {300, 1024}}, {DT_F32, 2, {2048, 1024}}}, .rows_alone = true},
-};
-
 const OpDef op_linear = {
     .id = OP_LINEAR,
     .name = "linear",
@@ -85,8 +63,17 @@ const OpDef op_linear = {
     .workspace = linear_workspace,
     .cpu = {{DT_SET_DECODE, linear_tiles, "tiles"}, {DT_SET_DECODE, linear_reference, "reference"}},
     .params = 1u << 1 | 1u << 2,
-    .samples = linear_samples,
-    .num_samples = sizeof linear_samples / sizeof linear_samples[0],
-    .large = linear_large_samples,
-    .num_large = sizeof linear_large_samples / sizeof linear_large_samples[0],
+    .samples = "[3,5], [7,5], [7]\n"
+               "[2,150,40], [530,40]\n"
+               "[2,10,1100], [18,1100], [18]\n"
+               "bf16[30,64], bf16[48,64], [48] {dtype=f32}\n"
+               "[9,72], [50,72], [50] rows_alone\n",
+    .large = "[2,256,512], [768,512], [768]\n"
+             "[2,512,1024], [3072,1024]\n"
+             "[2,512,1024], [16,1024]\n"
+             "[7,1024], [4096,1024], [4096] rows_alone\n"
+             "[16,3072], [1024,3072] rows_alone\n"
+             "[29,520], [6146,520] rows_alone\n"
+             "[64,3072], [1024,3072] rows_alone\n"
+             "[300,1024], [2048,1024] rows_alone\n",
 };

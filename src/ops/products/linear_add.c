@@ -45,20 +45,6 @@ static Status linear_add_backward(GradBuilder *grad, const Node *node)
 GEMM_COST(linear_add)
 GEMM_KERNELS(linear_add)
 
-static const LinearAttrs linear_add_part = {.alpha = 0.5, .col = 6};
-
-static const OpSample linear_add_samples[] = {
-    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}}},
-    {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 3, {2, 40, 8}}, {DT_F32, 2, {30, 8}}}, .attrs = &linear_add_part},
-};
-
-static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};
-
-/* Shapes of real models. */
-static const OpSample linear_add_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 256, 1024}}, {DT_F32, 3, {2, 256, 16}}, {DT_F32, 2, {512, 16}}}, .attrs = &large_part},
-};
-
 const OpDef op_linear_add = {
     .id = OP_LINEAR_ADD,
     .name = "linear_add",
@@ -76,8 +62,7 @@ const OpDef op_linear_add = {
     .workspace = linear_add_workspace,
     .cpu = {{DT_SET_DECODE, linear_add_tiles, "tiles"}, {DT_SET_FLOAT, linear_add_reference, "reference"}},
     .params = 1u << 2,
-    .samples = linear_add_samples,
-    .num_samples = sizeof linear_add_samples / sizeof linear_add_samples[0],
-    .large = linear_add_large_samples,
-    .num_large = sizeof linear_add_large_samples / sizeof linear_add_large_samples[0],
+    .samples = "[3,7], [3,5], [7,5]\n"
+               "[2,40,50], [2,40,8], [30,8] {alpha=0.5, col=6}\n",
+    .large = "[2,256,1024], [2,256,16], [512,16] {alpha=2, col=256}\n",
 };

@@ -29,27 +29,6 @@ static Status linear_dw_infer(Node *node)
 GEMM_COST(linear_dw)
 GEMM_KERNELS(linear_dw)
 
-static const LinearAttrs linear_dw_whole = {.alpha = 1, .rows = 7},
-                         linear_dw_f32 = {.alpha = 1, .rows = 7, .dw_dtype = DTYPE_TO_ATTR(DT_F32)},
-                         linear_dw_part = {.alpha = 0.5, .col = 6, .rows = 30};
-
-static const OpSample linear_dw_samples[] = {
-    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}}, .attrs = &linear_dw_whole},
-    {.in = {{DT_F32, 3, {2, 640, 50}}, {DT_F32, 3, {2, 640, 20}}}, .attrs = &linear_dw_part},
-    {.in = {{DT_F32, 2, {70, 7}}, {DT_F32, 2, {70, 5}}}, .attrs = &linear_dw_f32},
-};
-
-static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};
-static const LinearAttrs large_rank_16 = {.alpha = 1, .rows = 16};
-static const LinearAttrs large_rank_16_f32 = {.alpha = 1, .rows = 16, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-/* Shapes of real models. */
-static const OpSample linear_dw_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 512, 1024}}, {DT_F32, 3, {2, 512, 256}}, {DT_F32, 2, {512, 256}}}, .attrs = &large_part},
-    {.in = {{DT_F32, 3, {2, 1024, 16}}, {DT_F32, 3, {2, 1024, 1024}}, {DT_F32, 2, {16, 1024}}}, .attrs = &large_rank_16},
-    {.in = {{DT_F32, 3, {2, 1024, 16}}, {DT_F32, 3, {2, 1024, 1024}}}, .attrs = &large_rank_16_f32},
-};
-
 const OpDef op_linear_dw = {
     .id = OP_LINEAR_DW,
     .name = "linear_dw",
@@ -65,8 +44,10 @@ const OpDef op_linear_dw = {
     .cost = linear_dw_cost,
     .workspace = linear_dw_workspace,
     .cpu = {{DT_SET_FLOAT, linear_dw_tiles, "tiles"}, {DT_SET_FLOAT, linear_dw_reference, "reference"}},
-    .samples = linear_dw_samples,
-    .num_samples = sizeof linear_dw_samples / sizeof linear_dw_samples[0],
-    .large = linear_dw_large_samples,
-    .num_large = sizeof linear_dw_large_samples / sizeof linear_dw_large_samples[0],
+    .samples = "[3,7], [3,5], [7,5] {rows=7}\n"
+               "[2,640,50], [2,640,20] {alpha=0.5, col=6, rows=30}\n"
+               "[70,7], [70,5] {rows=7, dw_dtype=f32}\n",
+    .large = "[2,512,1024], [2,512,256], [512,256] {alpha=2, col=256, rows=512}\n"
+             "[2,1024,16], [2,1024,1024], [16,1024] {rows=16}\n"
+             "[2,1024,16], [2,1024,1024] {rows=16, dw_dtype=f32}\n",
 };

@@ -31,22 +31,6 @@ static Status linear_dx_infer(Node *node)
 GEMM_COST(linear_dx)
 GEMM_KERNELS(linear_dx)
 
-static const LinearAttrs linear_dx_part = {.alpha = 0.5, .col = 6}, linear_dx_f32 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample linear_dx_samples[] = {
-    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {3, 5}}}},
-    {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 2, {30, 9}}}, .attrs = &linear_dx_part},
-    {.in = {{DT_F32, 2, {20, 1100}}, {DT_F32, 2, {1100, 40}}, {DT_F32, 2, {20, 40}}}},
-    {.in = {{DT_BF16, 2, {30, 48}}, {DT_BF16, 2, {48, 64}}}, .attrs = &linear_dx_f32},
-};
-
-static const LinearAttrs large_part = {.alpha = 2, .col = 256, .rows = 512};
-
-/* Shapes of real models. */
-static const OpSample linear_dx_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 256, 1024}}, {DT_F32, 2, {512, 256}}, {DT_F32, 3, {2, 256, 256}}}, .attrs = &large_part},
-};
-
 const OpDef op_linear_dx = {
     .id = OP_LINEAR_DX,
     .name = "linear_dx",
@@ -63,8 +47,9 @@ const OpDef op_linear_dx = {
     .cost = linear_dx_cost,
     .workspace = linear_dx_workspace,
     .cpu = {{DT_SET_FLOAT, linear_dx_tiles, "tiles"}, {DT_SET_FLOAT, linear_dx_reference, "reference"}},
-    .samples = linear_dx_samples,
-    .num_samples = sizeof linear_dx_samples / sizeof linear_dx_samples[0],
-    .large = linear_dx_large_samples,
-    .num_large = sizeof linear_dx_large_samples / sizeof linear_dx_large_samples[0],
+    .samples = "[3,7], [7,5], [3,5]\n"
+               "[2,40,50], [30,9] {alpha=0.5, col=6}\n"
+               "[20,1100], [1100,40], [20,40]\n"
+               "bf16[30,48], bf16[48,64] {dtype=f32}\n",
+    .large = "[2,256,1024], [512,256], [2,256,256] {alpha=2, col=256}\n",
 };

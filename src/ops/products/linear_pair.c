@@ -19,22 +19,6 @@ static Status linear_pair_infer(Node *node)
 GEMM_COST(linear_pair)
 GEMM_KERNELS(linear_pair)
 
-static const OpSample linear_pair_samples[] = {
-    {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 2, {4, 5}}, {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 3, {2, 20, 40}}, {DT_F32, 2, {130, 40}}, {DT_F32, 2, {24, 40}}}},
-    {.in = {{DT_F32, 2, {9, 72}}, {DT_F32, 2, {50, 72}}, {DT_F32, 2, {8, 72}}, {DT_F32, 1, {50}}}, .rows_alone = true},
-};
-
-/* Shapes of real models. */
-static const OpSample linear_pair_large_samples[] = {
-    {.in = {{DT_F32, 2, {7, 1024}}, {DT_F32, 2, {4096, 1024}}, {DT_F32, 2, {384, 1024}}, {DT_F32, 1, {4096}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {16, 3072}}, {DT_F32, 2, {1024, 3072}}, {DT_F32, 2, {16, 3072}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {29, 576}}, {DT_F32, 2, {6146, 576}}, {DT_F32, 2, {20, 576}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {64, 2048}}, {DT_F32, 2, {1025, 2048}}, {DT_F32, 2, {128, 2048}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {64, 1024}}, {DT_F32, 2, {6144, 1024}}, {DT_F32, 2, {256, 1024}}, {DT_F32, 1, {6144}}}, .rows_alone = true},
-    {.in = {{DT_F32, 2, {300, 1024}}, {DT_F32, 2, {2048, 1024}}, {DT_F32, 2, {16, 1024}}}, .rows_alone = true},
-};
-
 const OpDef op_linear_pair = {
     .id = OP_LINEAR_PAIR,
     .name = "linear_pair",
@@ -48,8 +32,13 @@ const OpDef op_linear_pair = {
     .workspace = linear_pair_workspace,
     .cpu = {{DT_SET_DECODE, linear_pair_tiles, "tiles"}, {DT_SET_FLOAT, linear_pair_reference, "reference"}},
     .params = 1u << PAIR_W | 1u << PAIR_U | 1u << PAIR_BIAS,
-    .samples = linear_pair_samples,
-    .num_samples = sizeof linear_pair_samples / sizeof linear_pair_samples[0],
-    .large = linear_pair_large_samples,
-    .num_large = sizeof linear_pair_large_samples / sizeof linear_pair_large_samples[0],
+    .samples = "[3,5], [7,5], [4,5], [7]\n"
+               "[2,20,40], [130,40], [24,40]\n"
+               "[9,72], [50,72], [8,72], [50] rows_alone\n",
+    .large = "[7,1024], [4096,1024], [384,1024], [4096] rows_alone\n"
+             "[16,3072], [1024,3072], [16,3072] rows_alone\n"
+             "[29,576], [6146,576], [20,576] rows_alone\n"
+             "[64,2048], [1025,2048], [128,2048] rows_alone\n"
+             "[64,1024], [6144,1024], [256,1024], [6144] rows_alone\n"
+             "[300,1024], [2048,1024], [16,1024] rows_alone\n",
 };

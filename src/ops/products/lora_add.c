@@ -31,28 +31,6 @@ static Status lora_add_backward(GradBuilder *grad, const Node *node)
 GEMM_COST(lora_add)
 GEMM_KERNELS(lora_add)
 
-static const LoraAttrs lora_add_one = {.alpha = 1, .rows = {7}}, lora_add_two = {.alpha = 0.5, .rows = {30, 9}, .col = {0, 41}},
-                       lora_add_three = {.alpha = 2, .rows = {16, 8, 8}, .col = {0, 16, 24}};
-
-static const OpSample lora_add_samples[] = {
-    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}}, .attrs = &lora_add_one},
-    {.in = {{DT_F32, 3, {2, 40, 50}}, {DT_F32, 3, {2, 40, 16}}, {DT_F32, 2, {39, 8}}}, .attrs = &lora_add_two},
-    {.in = {{DT_F32, 2, {21, 32}}, {DT_F32, 2, {21, 24}}, {DT_F32, 2, {32, 8}}}, .attrs = &lora_add_three},
-};
-
-static const LoraAttrs large_lora_qkv = {.alpha = 2, .rows = {2048, 1024, 1024}, .col = {0, 2048, 3072}};
-static const LoraAttrs large_lora_qv = {.alpha = 2, .rows = {520, 128}, .col = {0, 640}};
-static const LoraAttrs large_lora_gate_up = {.alpha = 0.5, .rows = {1536, 1536}, .col = {0, 1536}};
-static const LoraAttrs large_lora_one = {.alpha = 2, .rows = {1024}};
-
-/* Shapes of real models. */
-static const OpSample lora_add_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 300, 4096}}, {DT_F32, 3, {2, 300, 48}}, {DT_F32, 2, {4096, 16}}}, .attrs = &large_lora_qkv},
-    {.in = {{DT_F32, 2, {333, 768}}, {DT_F32, 2, {333, 16}}, {DT_F32, 2, {648, 8}}}, .attrs = &large_lora_qv},
-    {.in = {{DT_F32, 2, {200, 3072}}, {DT_F32, 2, {200, 64}}, {DT_F32, 2, {3072, 32}}}, .attrs = &large_lora_gate_up},
-    {.in = {{DT_F32, 2, {129, 1024}}, {DT_F32, 2, {129, 64}}, {DT_F32, 2, {1024, 64}}}, .attrs = &large_lora_one},
-};
-
 const OpDef op_lora_add = {
     .id = OP_LORA_ADD,
     .name = "lora_add",
@@ -70,8 +48,11 @@ const OpDef op_lora_add = {
     .workspace = lora_add_workspace,
     .cpu = {{DT_SET_DECODE, lora_add_tiles, "tiles"}, {DT_SET_DECODE, lora_add_reference, "reference"}},
     .params = 1u << 2,
-    .samples = lora_add_samples,
-    .num_samples = sizeof lora_add_samples / sizeof lora_add_samples[0],
-    .large = lora_add_large_samples,
-    .num_large = sizeof lora_add_large_samples / sizeof lora_add_large_samples[0],
+    .samples = "[3,7], [3,5], [7,5] {rows0=7}\n"
+               "[2,40,50], [2,40,16], [39,8] {alpha=0.5, rows0=30, rows1=9, col1=41}\n"
+               "[21,32], [21,24], [32,8] {alpha=2, rows0=16, rows1=8, col1=16, rows2=8, col2=24}\n",
+    .large = "[2,300,4096], [2,300,48], [4096,16] {alpha=2, rows0=2048, rows1=1024, col1=2048, rows2=1024, col2=3072}\n"
+             "[333,768], [333,16], [648,8] {alpha=2, rows0=520, rows1=128, col1=640}\n"
+             "[200,3072], [200,64], [3072,32] {alpha=0.5, rows0=1536, rows1=1536, col1=1536}\n"
+             "[129,1024], [129,64], [1024,64] {alpha=2, rows0=1024}\n",
 };

@@ -134,40 +134,6 @@ static Status lora_rows_reference(const KernelArgs *args)
     return run_products(args, run_reference);
 }
 
-static const LoraRowsAttrs one = {.rows = {7}, .ranks = {1, {5}}, .scales = {1, {0.5}}},
-                           three = {.rows = {30}, .col = {6}, .ranks = {3, {8, 0, 3}}, .scales = {3, {2, 1, 0.25}}},
-                           of_two = {.rows = {30, 9}, .col = {0, 41}, .ranks = {4, {6, 8, 1, 0}}, .scales = {4, {2, 1, 0.25, 1}}};
-
-static const LoraRowsAttrs large_qkv = {.rows = {512, 128, 128},
-                                        .col = {0, 512, 640},
-                                        .ranks = {12, {16, 8, 16, 4, 16, 8, 0, 4, 16, 8, 0, 4}},
-                                        .scales = {12, {2, 1, 0.5, 1.5, 2, 1, 1, 1.5, 2, 1, 1, 1.5}}};
-
-static const LoraRowsAttrs high_ranks = {.rows = {136}, .col = {8}, .ranks = {3, {72, 40, 33}}, .scales = {3, {0.5, 1, 2}}};
-
-static const OpSample lora_rows_samples[] = {
-    {.in = {{DT_F32, 2, {3, 7}}, {DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_I32, 1, {3}}}, .attrs = &one, .int_range = {0, 0, 0, 2}},
-    {.in = {{DT_F32, 3, {5, 4, 50}}, {DT_F32, 3, {5, 4, 24}}, {DT_F32, 2, {90, 8}}, {DT_I32, 1, {5}}},
-     .attrs = &three,
-     .int_range = {0, 0, 0, 4}},
-    {.in = {{DT_F32, 2, {6, 50}}, {DT_F32, 2, {6, 32}}, {DT_F32, 2, {78, 8}}, {DT_I32, 1, {6}}},
-     .attrs = &of_two,
-     .int_range = {0, 0, 0, 3}},
-};
-
-/* Shapes of real models. */
-static const OpSample lora_rows_large_samples[] = {
-    {.in = {{DT_F32, 3, {100, 1, 144}}, {DT_F32, 3, {100, 1, 216}}, {DT_F32, 2, {408, 72}}, {DT_I32, 1, {100}}},
-     .attrs = &high_ranks,
-     .int_range = {0, 0, 0, 4}},
-    {.in = {{DT_F32, 3, {64, 1, 768}}, {DT_F32, 3, {64, 1, 192}}, {DT_F32, 2, {3072, 16}}, {DT_I32, 1, {64}}},
-     .attrs = &large_qkv,
-     .int_range = {0, 0, 0, 5}},
-    {.in = {{DT_F32, 3, {1, 300, 768}}, {DT_F32, 3, {1, 300, 192}}, {DT_F32, 2, {3072, 16}}, {DT_I32, 1, {1}}},
-     .attrs = &large_qkv,
-     .int_range = {0, 0, 0, 1}},
-};
-
 const OpDef op_lora_rows = {
     .id = OP_LORA_ROWS,
     .name = "lora_rows",
@@ -183,8 +149,12 @@ const OpDef op_lora_rows = {
     .cost = lora_rows_cost,
     .workspace = lora_rows_workspace,
     .cpu = {{DT_SET_DECODE, lora_rows_dots, "dots"}, {DT_SET_DECODE, lora_rows_reference, "reference"}},
-    .samples = lora_rows_samples,
-    .num_samples = sizeof lora_rows_samples / sizeof lora_rows_samples[0],
-    .large = lora_rows_large_samples,
-    .num_large = sizeof lora_rows_large_samples / sizeof lora_rows_large_samples[0],
+    .samples = "[3,7], [3,5], [7,5], i32[3] below=2 {rows0=7, ranks=[5], scales=[0.5]}\n"
+               "[5,4,50], [5,4,24], [90,8], i32[5] below=4 {rows0=30, col0=6, ranks=[8, 0, 3], scales=[2, 1, 0.25]}\n"
+               "[6,50], [6,32], [78,8], i32[6] below=3 {rows0=30, rows1=9, col1=41, ranks=[6, 8, 1, 0], scales=[2, 1, 0.25, 1]}\n",
+    .large = "[100,1,144], [100,1,216], [408,72], i32[100] below=4 {rows0=136, col0=8, ranks=[72, 40, 33], scales=[0.5, 1, 2]}\n"
+             "[64,1,768], [64,1,192], [3072,16], i32[64] below=5 {rows0=512, rows1=128, col1=512, rows2=128, col2=640, ranks=[16,"
+             "  8, 16, 4, 16, 8, 0, 4, 16, 8, 0, 4], scales=[2, 1, 0.5, 1.5, 2, 1, 1, 1.5, 2, 1, 1, 1.5]}\n"
+             "[1,300,768], [1,300,192], [3072,16], i32[1] below=1 {rows0=512, rows1=128, col1=512, rows2=128, col2=640, ranks=[16,"
+             "  8, 16, 4, 16, 8, 0, 4, 16, 8, 0, 4], scales=[2, 1, 0.5, 1.5, 2, 1, 1, 1.5, 2, 1, 1, 1.5]}\n",
 };

@@ -104,54 +104,6 @@ static Status rows_linear_reference(const KernelArgs *args)
     return rows_linear_run(args, true);
 }
 
-static const RowsLinearAttrs of_two = {.parts = 2}, of_four = {.parts = 4}, gated = {.parts = 1, .gated = true},
-                             gelu = {.parts = 1, .gated = true, .gelu = true}, normed = {.parts = 1, .eps = 1e-6, .offset = 1},
-                             normed_gated = {.parts = 1, .gated = true, .eps = 1e-5};
-
-static const OpSample rows_linear_samples[] = {
-    {.in = {{DT_F32, 2, {3, 5}}, {DT_F32, 2, {7, 5}}, {DT_F32, 1, {7}}}, .rows_alone = true},
-    {.in = {{DT_F32, 3, {5, 1, 128}}, {DT_F32, 2, {50, 128}}}, .attrs = &of_two, .rows_alone = true},
-    {.in = {{DT_F32, 2, {9, 256}}, {DT_F32, 2, {18, 256}}, {DT_F32, 1, {18}}}, .attrs = &of_four, .rows_alone = true},
-    {.in = {{DT_F32, 3, {4, 1, 72}}, {DT_F32, 2, {34, 72}}}, .attrs = &gated, .rows_alone = true},
-    {.in = {{DT_F32, 2, {3, 64}}, {DT_F32, 2, {70, 64}}}, .attrs = &gelu, .rows_alone = true},
-    {.in = {{DT_F32, 2, {1, 64}}, {DT_F32, 2, {34, 64}}, [ROWS_NORM] = {DT_F32, 1, {64}}}, .attrs = &normed, .rows_alone = true},
-    {.in = {{DT_F32, 3, {1, 1, 320}}, {DT_F32, 2, {70, 320}}, [ROWS_NORM] = {DT_F32, 1, {320}}, {DT_F32, 3, {1, 1, 320}}},
-     .attrs = &normed_gated,
-     .rows_alone = true},
-    {.in = {{DT_F32, 2, {3, 200}}, {DT_F32, 2, {33, 200}}, {DT_F32, 1, {33}}, {DT_F32, 1, {200}}, {DT_F32, 2, {3, 200}}},
-     .attrs = &normed,
-     .rows_alone = true},
-};
-
-/* Shapes of real models. */
-static const OpSample rows_linear_large_samples[] = {
-    {.in = {{DT_F32, 2, {1, 2048}}, {DT_F32, 2, {1024, 2048}}}, .attrs = &of_four, .rows_alone = true},
-    {.in = {{DT_F32, 2, {8, 6912}}, {DT_F32, 2, {1152, 6912}}}, .attrs = &of_four, .rows_alone = true},
-    {.in = {{DT_F32, 2, {13, 1152}}, {DT_F32, 2, {1536, 1152}}, {DT_F32, 1, {1536}}}, .attrs = &of_two, .rows_alone = true},
-    {.in = {{DT_F32, 2, {31, 3072}}, {DT_F32, 2, {1024, 3072}}}, .attrs = &of_four, .rows_alone = true},
-    {.in = {{DT_F32, 2, {150, 3072}}, {DT_F32, 2, {1024, 3072}}}, .attrs = &of_four, .rows_alone = true},
-    {.in = {{DT_F32, 2, {7, 1024}}, {DT_F32, 2, {6144, 1024}}}, .attrs = &gated, .rows_alone = true},
-    {.in = {{DT_F32, 2, {16, 1024}}, {DT_F32, 2, {6144, 1024}}}, .attrs = &gated, .rows_alone = true},
-    {.in = {{DT_F32, 2, {29, 1152}}, {DT_F32, 2, {13824, 1152}}}, .attrs = &gelu, .rows_alone = true},
-    {.in = {{DT_F32, 2, {64, 1024}}, {DT_F32, 2, {6148, 1024}}}, .attrs = &gated, .rows_alone = true},
-    {.in = {{DT_F32, 2, {1, 1024}}, {DT_F32, 2, {4096, 1024}}, [ROWS_NORM] = {DT_F32, 1, {1024}}}, .attrs = &normed, .rows_alone = true},
-    {.in = {{DT_F32, 2, {1, 1024}}, {DT_F32, 2, {6144, 1024}}, [ROWS_NORM] = {DT_F32, 1, {1024}}, {DT_F32, 2, {1, 1024}}},
-     .attrs = &normed_gated,
-     .rows_alone = true},
-    {.in = {{DT_F32, 2, {1, 4096}}, {DT_F32, 2, {1030, 4096}}, [ROWS_NORM] = {DT_F32, 1, {4096}}, {DT_F32, 2, {1, 4096}}},
-     .attrs = &normed,
-     .rows_alone = true},
-    {.in = {{DT_F32, 2, {1, 8192}}, {DT_F32, 2, {600, 8192}}, [ROWS_NORM] = {DT_F32, 1, {8192}}, {DT_F32, 2, {1, 8192}}},
-     .attrs = &normed_gated,
-     .rows_alone = true},
-    {.in = {{DT_F32, 2, {1, 8256}}, {DT_F32, 2, {100, 8256}}, [ROWS_NORM] = {DT_F32, 1, {8256}}, {DT_F32, 2, {1, 8256}}},
-     .attrs = &normed,
-     .rows_alone = true},
-    {.in = {{DT_F32, 2, {8, 1152}}, {DT_F32, 2, {1382, 1152}}, [ROWS_NORM] = {DT_F32, 1, {1152}}, {DT_F32, 2, {8, 1152}}},
-     .attrs = &normed_gated,
-     .rows_alone = true},
-};
-
 const OpDef op_rows_linear = {
     .id = OP_ROWS_LINEAR,
     .name = "rows_linear",
@@ -169,8 +121,27 @@ const OpDef op_rows_linear = {
     .gpu_workspace = rows_linear_gpu_workspace,
     .cpu = {{DT_SET_DECODE, rows_linear_tiles, "tiles"}, {DT_SET_DECODE, rows_linear_reference, "reference"}},
     .params = 1u << ROWS_W | 1u << ROWS_BIAS | 1u << ROWS_NORM,
-    .samples = rows_linear_samples,
-    .num_samples = sizeof rows_linear_samples / sizeof rows_linear_samples[0],
-    .large = rows_linear_large_samples,
-    .num_large = sizeof rows_linear_large_samples / sizeof rows_linear_large_samples[0],
+    .samples = "[3,5], [7,5], [7] rows_alone\n"
+               "[5,1,128], [50,128] {parts=2, eps=0} rows_alone\n"
+               "[9,256], [18,256], [18] {parts=4, eps=0} rows_alone\n"
+               "[4,1,72], [34,72] {gated=true, eps=0} rows_alone\n"
+               "[3,64], [70,64] {gated=true, gelu=true, eps=0} rows_alone\n"
+               "[1,64], [34,64], _, [64] {offset=1} rows_alone\n"
+               "[1,1,320], [70,320], _, [320], [1,1,320] {gated=true, eps=1e-05} rows_alone\n"
+               "[3,200], [33,200], [33], [200], [3,200] {offset=1} rows_alone\n",
+    .large = "[1,2048], [1024,2048] {parts=4, eps=0} rows_alone\n"
+             "[8,6912], [1152,6912] {parts=4, eps=0} rows_alone\n"
+             "[13,1152], [1536,1152], [1536] {parts=2, eps=0} rows_alone\n"
+             "[31,3072], [1024,3072] {parts=4, eps=0} rows_alone\n"
+             "[150,3072], [1024,3072] {parts=4, eps=0} rows_alone\n"
+             "[7,1024], [6144,1024] {gated=true, eps=0} rows_alone\n"
+             "[16,1024], [6144,1024] {gated=true, eps=0} rows_alone\n"
+             "[29,1152], [13824,1152] {gated=true, gelu=true, eps=0} rows_alone\n"
+             "[64,1024], [6148,1024] {gated=true, eps=0} rows_alone\n"
+             "[1,1024], [4096,1024], _, [1024] {offset=1} rows_alone\n"
+             "[1,1024], [6144,1024], _, [1024], [1,1024] {gated=true, eps=1e-05} rows_alone\n"
+             "[1,4096], [1030,4096], _, [4096], [1,4096] {offset=1} rows_alone\n"
+             "[1,8192], [600,8192], _, [8192], [1,8192] {gated=true, eps=1e-05} rows_alone\n"
+             "[1,8256], [100,8256], _, [8256], [1,8256] {offset=1} rows_alone\n"
+             "[8,1152], [1382,1152], _, [1152], [8,1152] {gated=true, eps=1e-05} rows_alone\n",
 };

@@ -46,36 +46,6 @@ GEMM_KERNELS(scaled_linear)
 GEMM_COST(block_linear)
 GEMM_KERNELS(block_linear)
 
-static const ScaledLinearAttrs to_bf16 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16)},
-                               fast = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16), .fast = true}, half = {.alpha = 0.5};
-
-/* Tensor cores keep 13 or more bits of what they sum up; a bf16 y has 8. */
-#define ROUNDED 5e-3
-
-#define SCALE \
-    { \
-        DT_F32, 1, \
-        { \
-            FP8_SCALE_FLOATS \
-        } \
-    }
-
-static const OpSample scaled_linear_samples[] = {
-    {.in = {{DT_E4M3, 2, {3, 5}}, {DT_E4M3, 2, {7, 5}}, SCALE, SCALE, {DT_F32, 1, {7}}}},
-    {.in = {{DT_E5M2, 3, {2, 150, 40}}, {DT_E4M3, 2, {530, 40}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED},
-    {.in = {{DT_E4M3, 2, {20, 1100}}, {DT_E5M2, 2, {18, 1100}}, SCALE, SCALE}, .attrs = &half},
-    {.in = {{DT_E4M3, 3, {2, 20, 64}}, {DT_E4M3, 2, {48, 64}}, SCALE, SCALE, {DT_BF16, 1, {48}}}, .attrs = &fast, .tolerance = ROUNDED},
-    {.in = {{DT_E5M2, 2, {48, 320}}, {DT_E4M3, 2, {80, 320}}, SCALE, SCALE}, .tolerance = ROUNDED},
-    {.in = {{DT_E4M3, 2, {7, 64}}, {DT_E4M3, 2, {48, 64}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED}, /* rows of decoding */
-};
-
-/* Shapes of real models: y, dx and dw. */
-static const OpSample scaled_linear_large_samples[] = {
-    {.in = {{DT_E4M3, 3, {2, 1024, 1024}}, {DT_E4M3, 2, {3072, 1024}}, SCALE, SCALE}, .attrs = &fast, .tolerance = ROUNDED},
-    {.in = {{DT_E5M2, 3, {2, 1024, 3072}}, {DT_E4M3, 2, {1024, 3072}}, SCALE, SCALE}, .attrs = &to_bf16, .tolerance = ROUNDED},
-    {.in = {{DT_E5M2, 2, {3072, 2048}}, {DT_E4M3, 2, {1024, 2048}}, SCALE, SCALE}, .tolerance = ROUNDED},
-};
-
 const OpDef op_scaled_linear = {
     .id = OP_SCALED_LINEAR,
     .name = "scaled_linear",
@@ -93,45 +63,17 @@ const OpDef op_scaled_linear = {
     .cpu = {{DT_SET_FLOAT, scaled_linear_tiles, "tiles", {{.in = 1u << SCALED_A | 1u << SCALED_B, .dtypes = DT_SET_FP8}}},
             {DT_SET_FLOAT, scaled_linear_reference, "reference", {{.in = 1u << SCALED_A | 1u << SCALED_B, .dtypes = DT_SET_FP8}}}},
     .holds = {[SCALED_A_SCALE] = HOLDS_SCALE, [SCALED_B_SCALE] = HOLDS_SCALE},
-    .samples = scaled_linear_samples,
-    .num_samples = sizeof scaled_linear_samples / sizeof scaled_linear_samples[0],
-    .large = scaled_linear_large_samples,
-    .num_large = sizeof scaled_linear_large_samples / sizeof scaled_linear_large_samples[0],
-};
-
-#define A_SCALE(across, rows) \
-    { \
-        DT_F32, 2, \
-        { \
-            across, rows \
-        } \
-    }
-#define B_SCALE(down, across) \
-    { \
-        DT_F32, 2, \
-        { \
-            down, across \
-        } \
-    }
-
-static const OpSample block_linear_samples[] = {
-    {.in = {{DT_E4M3, 2, {3, 5}}, {DT_E4M3, 2, {7, 5}}, A_SCALE(1, 3), B_SCALE(1, 1), {DT_F32, 1, {7}}}},
-    {.in = {{DT_E4M3, 3, {2, 70, 400}}, {DT_E4M3, 2, {260, 400}}, A_SCALE(4, 140), B_SCALE(3, 4)}, .attrs = &to_bf16, .tolerance = ROUNDED},
-    {.in = {{DT_E4M3, 2, {20, 1100}}, {DT_E4M3, 2, {18, 1100}}, A_SCALE(9, 20), B_SCALE(1, 12)}, .attrs = &half},
-    {.in = {{DT_E4M3, 3, {2, 20, 128}}, {DT_E4M3, 2, {144, 128}}, A_SCALE(1, 40), B_SCALE(2, 4), {DT_BF16, 1, {144}}},
-     .attrs = &to_bf16,
-     .tolerance = ROUNDED},
-    {.in = {{DT_E4M3, 2, {48, 272}}, {DT_E4M3, 2, {80, 272}}, A_SCALE(3, 48), B_SCALE(1, 4)}, .tolerance = ROUNDED},
-};
-
-/* Shapes of real models: y and dx. */
-static const OpSample block_linear_large_samples[] = {
-    {.in = {{DT_E4M3, 3, {2, 1024, 1024}}, {DT_E4M3, 2, {3072, 1024}}, A_SCALE(8, 2048), B_SCALE(24, 8)},
-     .attrs = &to_bf16,
-     .tolerance = ROUNDED},
-    {.in = {{DT_E4M3, 3, {2, 1024, 3072}}, {DT_E4M3, 2, {1024, 3072}}, A_SCALE(24, 2048), B_SCALE(8, 24)},
-     .attrs = &to_bf16,
-     .tolerance = ROUNDED},
+    /* Tolerance: tensor cores keep 13 or more bits of what they sum up; a bf16 y has 8. */
+    .samples = "e4m3[3,5], e4m3[7,5], [4], [4], [7]\n"
+               "e5m2[2,150,40], e4m3[530,40], [4], [4] {dtype=bf16} tolerance=0.005\n"
+               "e4m3[20,1100], e5m2[18,1100], [4], [4] {alpha=0.5}\n"
+               "e4m3[2,20,64], e4m3[48,64], [4], [4], bf16[48] {dtype=bf16, fast=true} tolerance=0.005\n"
+               "e5m2[48,320], e4m3[80,320], [4], [4] tolerance=0.005\n"
+               "e4m3[7,64], e4m3[48,64], [4], [4] {dtype=bf16} tolerance=0.005\n",
+    /* y, dx and dw */
+    .large = "e4m3[2,1024,1024], e4m3[3072,1024], [4], [4] {dtype=bf16, fast=true} tolerance=0.005\n"
+             "e5m2[2,1024,3072], e4m3[1024,3072], [4], [4] {dtype=bf16} tolerance=0.005\n"
+             "e5m2[3072,2048], e4m3[1024,2048], [4], [4] tolerance=0.005\n",
 };
 
 const OpDef op_block_linear = {
@@ -150,8 +92,12 @@ const OpDef op_block_linear = {
     .workspace = block_linear_workspace,
     .cpu = {{DT_SET_FLOAT, block_linear_tiles, "tiles", {{.in = 1u << SCALED_A | 1u << SCALED_B, .dtypes = DT_SET(DT_E4M3)}}},
             {DT_SET_FLOAT, block_linear_reference, "reference", {{.in = 1u << SCALED_A | 1u << SCALED_B, .dtypes = DT_SET(DT_E4M3)}}}},
-    .samples = block_linear_samples,
-    .num_samples = sizeof block_linear_samples / sizeof block_linear_samples[0],
-    .large = block_linear_large_samples,
-    .num_large = sizeof block_linear_large_samples / sizeof block_linear_large_samples[0],
+    .samples = "e4m3[3,5], e4m3[7,5], [1,3], [1,1], [7]\n"
+               "e4m3[2,70,400], e4m3[260,400], [4,140], [3,4] {dtype=bf16} tolerance=0.005\n"
+               "e4m3[20,1100], e4m3[18,1100], [9,20], [1,12] {alpha=0.5}\n"
+               "e4m3[2,20,128], e4m3[144,128], [1,40], [2,4], bf16[144] {dtype=bf16} tolerance=0.005\n"
+               "e4m3[48,272], e4m3[80,272], [3,48], [1,4] tolerance=0.005\n",
+    /* y and dx */
+    .large = "e4m3[2,1024,1024], e4m3[3072,1024], [8,2048], [24,8] {dtype=bf16} tolerance=0.005\n"
+             "e4m3[2,1024,3072], e4m3[1024,3072], [24,2048], [8,24] {dtype=bf16} tolerance=0.005\n",
 };

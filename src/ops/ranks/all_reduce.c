@@ -35,10 +35,6 @@ static Status all_reduce_cpu(const KernelArgs *args)
     return comm_all_reduce(args->comm, args->out[0].data, type_numel(type), type->dtype, attrs->max ? COMM_MAX : COMM_SUM);
 }
 
-static const OpSample all_reduce_samples[] = {
-    {.in = {{DT_F32, 1, {37}}}},
-};
-
 const OpDef op_all_reduce = {
     .id = OP_ALL_REDUCE,
     .name = "all_reduce",
@@ -55,6 +51,5 @@ const OpDef op_all_reduce = {
     .cost = all_reduce_cost,
     .gpu_workspace = all_reduce_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, all_reduce_cpu, "reference"}},
-    .samples = all_reduce_samples,
-    .num_samples = sizeof all_reduce_samples / sizeof all_reduce_samples[0],
+    .samples = "[37]\n",
 };

@@ -62,13 +62,6 @@ static Status gather_cols_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const GatherColsAttrs gather_cols_part = {.ranks = 1, .cols = 300, .first = 97};
-
-static const OpSample gather_cols_samples[] = {
-    {.in = {{DT_F32, 2, {5, 203}}}},
-    {.in = {{DT_F32, 2, {5, 203}}, {DT_F32, 2, {5, 300}}}, .attrs = &gather_cols_part},
-};
-
 const OpDef op_gather_cols = {
     .id = OP_GATHER_COLS,
     .name = "gather_cols",
@@ -86,6 +79,6 @@ const OpDef op_gather_cols = {
     .workspace = gather_cols_workspace,
     .gpu_workspace = gather_cols_gpu_workspace,
     .cpu = {{DT_SET_ANY, gather_cols_cpu, "reference"}},
-    .samples = gather_cols_samples,
-    .num_samples = sizeof gather_cols_samples / sizeof gather_cols_samples[0],
+    .samples = "[5,203]\n"
+               "[5,203], [5,300] {cols=300, first=97}\n",
 };

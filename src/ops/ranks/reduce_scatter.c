@@ -58,11 +58,6 @@ static Status reduce_scatter_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample reduce_scatter_samples[] = {
-    {.in = {{DT_F32, 2, {17, 59}}}},
-    {.in = {{DT_F32, 1, {1003}}, {DT_F32, 1, {1003}}}},
-};
-
 const OpDef op_reduce_scatter = {
     .id = OP_REDUCE_SCATTER,
     .name = "reduce_scatter",
@@ -80,6 +75,6 @@ const OpDef op_reduce_scatter = {
     .workspace = reduce_scatter_workspace,
     .gpu_workspace = reduce_scatter_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, reduce_scatter_cpu, "reference"}},
-    .samples = reduce_scatter_samples,
-    .num_samples = sizeof reduce_scatter_samples / sizeof reduce_scatter_samples[0],
+    .samples = "[17,59]\n"
+               "[1003], [1003]\n",
 };

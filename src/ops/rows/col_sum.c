@@ -55,19 +55,6 @@ static Status col_sum_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const ColSumAttrs col_sum_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample col_sum_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 1, {7}}}},
-    {.in = {{DT_F32, 2, {300, 1100}}}},
-    {.in = {{DT_F32, 2, {70, 9}}}, .attrs = &col_sum_f32},
-};
-
-/* Shapes of real models. */
-static const OpSample col_sum_large_samples[] = {
-    {.in = {{DT_F32, 2, {4096, 1024}}}},
-};
-
 const OpDef op_col_sum = {
     .id = OP_COL_SUM,
     .name = "col_sum",
@@ -84,8 +71,8 @@ const OpDef op_col_sum = {
     .workspace = col_sum_workspace,
     .gpu_workspace = col_sum_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, col_sum_cpu, "reference"}},
-    .samples = col_sum_samples,
-    .num_samples = sizeof col_sum_samples / sizeof col_sum_samples[0],
-    .large = col_sum_large_samples,
-    .num_large = sizeof col_sum_large_samples / sizeof col_sum_large_samples[0],
+    .samples = "[5,7], [7]\n"
+               "[300,1100]\n"
+               "[70,9] {dw_dtype=f32}\n",
+    .large = "[4096,1024]\n",
 };

@@ -111,30 +111,6 @@ static Status columns_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const ColumnsAttrs columns_middle = {.begin = 2, .size = 3}, columns_last = {.begin = 256, .size = 1100};
-static const ColumnsAttrs columns_bwd_middle = {.begin = 2, .cols = 7}, columns_bwd_last = {.begin = 256, .cols = 1356};
-static const ColumnsAttrs columns_head = {.begin = 64, .size = 64}, columns_bwd_head = {.begin = 64, .cols = 192};
-
-static const OpSample columns_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &columns_middle},
-    {.in = {{DT_F32, 3, {3, 2, 1356}}}, .attrs = &columns_last},
-};
-
-static const OpSample columns_bwd_samples[] = {
-    {.in = {{DT_F32, 2, {5, 3}}}, .attrs = &columns_bwd_middle},
-    {.in = {{DT_F32, 3, {3, 2, 1100}}, {DT_F32, 3, {3, 2, 1356}}}, .attrs = &columns_bwd_last},
-};
-
-/* Shapes of real models. */
-static const OpSample columns_large_samples[] = {
-    {.in = {{DT_F32, 4, {2, 128, 8, 192}}}, .attrs = &columns_head},
-};
-
-static const OpSample columns_bwd_large_samples[] = {
-    {.in = {{DT_F32, 4, {2, 128, 8, 64}}}, .attrs = &columns_bwd_head},
-    {.in = {{DT_F32, 4, {2, 128, 8, 64}}, {DT_F32, 4, {2, 128, 8, 192}}}, .attrs = &columns_bwd_head},
-};
-
 const OpDef op_columns = {
     .id = OP_COLUMNS,
     .name = "columns",
@@ -148,10 +124,9 @@ const OpDef op_columns = {
     .backward = columns_backward,
     .cost = columns_cost,
     .cpu = {{DT_SET_DECODE, columns_cpu, "reference"}},
-    .samples = columns_samples,
-    .num_samples = sizeof columns_samples / sizeof columns_samples[0],
-    .large = columns_large_samples,
-    .num_large = sizeof columns_large_samples / sizeof columns_large_samples[0],
+    .samples = "[5,7] {begin=2, size=3}\n"
+               "[3,2,1356] {begin=256, size=1100}\n",
+    .large = "[2,128,8,192] {begin=64, size=64}\n",
 };
 
 const OpDef op_columns_bwd = {
@@ -168,8 +143,8 @@ const OpDef op_columns_bwd = {
     .infer = columns_bwd_infer,
     .cost = columns_bwd_cost,
     .cpu = {{DT_SET_FLOAT, columns_bwd_cpu, "reference"}},
-    .samples = columns_bwd_samples,
-    .num_samples = sizeof columns_bwd_samples / sizeof columns_bwd_samples[0],
-    .large = columns_bwd_large_samples,
-    .num_large = sizeof columns_bwd_large_samples / sizeof columns_bwd_large_samples[0],
+    .samples = "[5,3] {begin=2, cols=7}\n"
+               "[3,2,1100], [3,2,1356] {begin=256, cols=1356}\n",
+    .large = "[2,128,8,64] {begin=64, cols=192}\n"
+             "[2,128,8,64], [2,128,8,192] {begin=64, cols=192}\n",
 };

@@ -55,16 +55,6 @@ static Status embedding_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample embedding_samples[] = {
-    {.in = {{DT_I32, 2, {2, 5}}, {DT_F32, 2, {7, 12}}}, .int_range = {7}},
-    {.in = {{DT_I32, 2, {3, 40}}, {DT_F32, 2, {300, 1030}}}, .int_range = {300}},
-};
-
-/* Shapes of real models. */
-static const OpSample embedding_large_samples[] = {
-    {.in = {{DT_I32, 2, {2, 700}}, {DT_F32, 2, {1000, 1024}}}, .int_range = {1000}},
-};
-
 const OpDef op_embedding = {
     .id = OP_EMBEDDING,
     .name = "embedding",
@@ -77,8 +67,7 @@ const OpDef op_embedding = {
     .cost = embedding_cost,
     .cpu = {{DT_SET_DECODE, embedding_cpu, "reference"}},
     .params = 1u << 1,
-    .samples = embedding_samples,
-    .num_samples = sizeof embedding_samples / sizeof embedding_samples[0],
-    .large = embedding_large_samples,
-    .num_large = sizeof embedding_large_samples / sizeof embedding_large_samples[0],
+    .samples = "i32[2,5] below=7, [7,12]\n"
+               "i32[3,40] below=300, [300,1030]\n",
+    .large = "i32[2,700] below=1000, [1000,1024]\n",
 };

@@ -116,22 +116,6 @@ static Status embedding_dw_cpu(const KernelArgs *args)
     return rows_added_cpu(args, &args->in[0], &args->in[1]);
 }
 
-static const EmbeddingDwAttrs embedding_dw_small = {.vocab = 7}, embedding_dw_large = {.vocab = 600},
-                              embedding_dw_f32 = {.vocab = 7, .dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample embedding_dw_samples[] = {
-    {.in = {{DT_I32, 2, {2, 5}}, {DT_F32, 3, {2, 5, 12}}, {DT_F32, 2, {7, 12}}}, .attrs = &embedding_dw_small, .int_range = {7}},
-    {.in = {{DT_I32, 2, {3, 40}}, {DT_F32, 3, {3, 40, 1030}}}, .attrs = &embedding_dw_large, .int_range = {600}},
-    {.in = {{DT_I32, 2, {2, 50}}, {DT_F32, 3, {2, 50, 12}}}, .attrs = &embedding_dw_f32, .int_range = {7}},
-};
-
-static const EmbeddingDwAttrs large_vocab_1000 = {.vocab = 1000};
-
-/* Shapes of real models. */
-static const OpSample embedding_dw_large_samples[] = {
-    {.in = {{DT_I32, 2, {2, 700}}, {DT_F32, 3, {2, 700, 1024}}}, .attrs = &large_vocab_1000, .int_range = {300}},
-};
-
 const OpDef op_embedding_dw = {
     .id = OP_EMBEDDING_DW,
     .name = "embedding_dw",
@@ -148,8 +132,8 @@ const OpDef op_embedding_dw = {
     .workspace = embedding_dw_workspace,
     .gpu_workspace = embedding_dw_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, embedding_dw_cpu, "reference"}},
-    .samples = embedding_dw_samples,
-    .num_samples = sizeof embedding_dw_samples / sizeof embedding_dw_samples[0],
-    .large = embedding_dw_large_samples,
-    .num_large = sizeof embedding_dw_large_samples / sizeof embedding_dw_large_samples[0],
+    .samples = "i32[2,5] below=7, [2,5,12], [7,12] {vocab=7}\n"
+               "i32[3,40] below=600, [3,40,1030] {vocab=600}\n"
+               "i32[2,50] below=7, [2,50,12] {vocab=7, dw_dtype=f32}\n",
+    .large = "i32[2,700] below=300, [2,700,1024] {vocab=1000}\n",
 };

@@ -29,16 +29,6 @@ static Status gather_row_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample gather_row_samples[] = {
-    {.in = {{DT_F32, 3, {2, 5, 12}}, {DT_I32, 1, {2}}}, .int_range = {0, 5}},
-    {.in = {{DT_F32, 3, {3, 9, 1030}}, {DT_I32, 1, {3}}}, .int_range = {0, 9}},
-};
-
-/* Shapes of real models. */
-static const OpSample gather_row_large_samples[] = {
-    {.in = {{DT_F32, 3, {4, 100, 1024}}, {DT_I32, 1, {4}}}, .int_range = {0, 100}},
-};
-
 const OpDef op_gather_row = {
     .id = OP_GATHER_ROW,
     .name = "gather_row",
@@ -49,8 +39,7 @@ const OpDef op_gather_row = {
     .infer = gather_row_infer,
     .cost = gather_row_cost,
     .cpu = {{DT_SET_DECODE, gather_row_cpu, "reference"}},
-    .samples = gather_row_samples,
-    .num_samples = sizeof gather_row_samples / sizeof gather_row_samples[0],
-    .large = gather_row_large_samples,
-    .num_large = sizeof gather_row_large_samples / sizeof gather_row_large_samples[0],
+    .samples = "[2,5,12], i32[2] below=5\n"
+               "[3,9,1030], i32[3] below=9\n",
+    .large = "[4,100,1024], i32[4] below=100\n",
 };

@@ -104,31 +104,6 @@ static Status scatter_add_rows_cpu(const KernelArgs *args)
     return rows_added_cpu(args, &args->in[1], &args->in[0]);
 }
 
-static const ScatterAttrs into_seven = {.size = 7}, into_many = {.size = 600}, into_f32 = {.size = 7, .dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample gather_rows_samples[] = {
-    {.in = {{DT_F32, 2, {7, 12}}, {DT_I32, 1, {9}}}, .int_range = {0, 7}},
-    {.in = {{DT_F32, 2, {600, 1030}}, {DT_I32, 2, {3, 40}}}, .int_range = {0, 600}},
-    {.in = {{DT_F32, 2, {1, 3}}, {DT_I32, 3, {2, 3, 4}}}, .int_range = {0, 1}},
-};
-
-static const OpSample scatter_add_rows_samples[] = {
-    {.in = {{DT_F32, 2, {9, 12}}, {DT_I32, 1, {9}}}, .attrs = &into_seven, .int_range = {0, 7}},
-    {.in = {{DT_F32, 3, {3, 40, 1030}}, {DT_I32, 2, {3, 40}}}, .attrs = &into_many, .int_range = {0, 600}},
-    {.in = {{DT_F32, 3, {2, 50, 12}}, {DT_I32, 2, {2, 50}}}, .attrs = &into_f32, .int_range = {0, 7}},
-};
-
-static const ScatterAttrs into_thousand = {.size = 1000};
-
-/* Shapes of real models. */
-static const OpSample gather_rows_large_samples[] = {
-    {.in = {{DT_F32, 2, {1400, 1024}}, {DT_I32, 2, {700, 8}}}, .int_range = {0, 1400}},
-};
-
-static const OpSample scatter_add_rows_large_samples[] = {
-    {.in = {{DT_F32, 3, {700, 2, 1024}}, {DT_I32, 2, {700, 2}}}, .attrs = &into_thousand, .int_range = {0, 300}},
-};
-
 const OpDef op_gather_rows = {
     .id = OP_GATHER_ROWS,
     .name = "gather_rows",
@@ -141,10 +116,10 @@ const OpDef op_gather_rows = {
     .backward = gather_rows_backward,
     .cost = gather_rows_cost,
     .cpu = {{DT_SET_DECODE, gather_rows_cpu, "reference"}},
-    .samples = gather_rows_samples,
-    .num_samples = sizeof gather_rows_samples / sizeof gather_rows_samples[0],
-    .large = gather_rows_large_samples,
-    .num_large = sizeof gather_rows_large_samples / sizeof gather_rows_large_samples[0],
+    .samples = "[7,12], i32[9] below=7\n"
+               "[600,1030], i32[3,40] below=600\n"
+               "[1,3], i32[2,3,4] below=1\n",
+    .large = "[1400,1024], i32[700,8] below=1400\n",
 };
 
 const OpDef op_scatter_add_rows = {
@@ -162,8 +137,8 @@ const OpDef op_scatter_add_rows = {
     .workspace = scatter_add_rows_workspace,
     .gpu_workspace = scatter_add_rows_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, scatter_add_rows_cpu, "reference"}},
-    .samples = scatter_add_rows_samples,
-    .num_samples = sizeof scatter_add_rows_samples / sizeof scatter_add_rows_samples[0],
-    .large = scatter_add_rows_large_samples,
-    .num_large = sizeof scatter_add_rows_large_samples / sizeof scatter_add_rows_large_samples[0],
+    .samples = "[9,12], i32[9] below=7 {size=7}\n"
+               "[3,40,1030], i32[3,40] below=600 {size=600}\n"
+               "[2,50,12], i32[2,50] below=7 {size=7, dtype=f32}\n",
+    .large = "[700,2,1024], i32[700,2] below=300 {size=1000}\n",
 };

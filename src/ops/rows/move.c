@@ -202,57 +202,33 @@ static Status pad_cpu(const KernelArgs *args)
 
 /* ---- descriptors ---- */
 
-static const ConcatAttrs concat_last = {.dim = -1}, concat_middle = {.dim = 1}, concat_first = {.dim = 0};
-
 /* Two and eight, one after a gap; every dim. */
-static const OpSample concat_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 2, {5, 3}}}, .attrs = &concat_last},
-    {.in = {{DT_F32, 3, {2, 3, 37}}, {DT_F32, 3, {2, 1, 37}}, {0}, {DT_F32, 3, {2, 5, 37}}}, .attrs = &concat_middle},
-    {.in = {{DT_F32, 2, {3, 40}}, {DT_F32, 2, {70, 40}}}, .attrs = &concat_first},
-    {.in = {{DT_F32, 3, {3, 9, 16}},
-            {DT_F32, 3, {3, 9, 8}},
-            {DT_F32, 3, {3, 9, 24}},
-            {DT_F32, 3, {3, 9, 8}},
-            {DT_F32, 3, {3, 9, 8}},
-            {DT_F32, 3, {3, 9, 8}},
-            {DT_F32, 3, {3, 9, 8}},
-            {DT_F32, 3, {3, 9, 16}}},
-     .attrs = &concat_last},
-    {.in = {{DT_I32, 2, {2, 5}}, {DT_I32, 2, {2, 3}}}, .attrs = &concat_last, .int_range = {9, 9}},
-};
+static const char concat_samples[] = "[5,7], [5,3]\n"
+                                     "[2,3,37], [2,1,37], _, [2,5,37] {dim=1}\n"
+                                     "[3,40], [70,40] {dim=0}\n"
+                                     "[3,9,16], [3,9,8], [3,9,24], [3,9,8], [3,9,8], [3,9,8], [3,9,8], [3,9,16]\n"
+                                     "i32[2,5] below=9, i32[2,3] below=9\n";
 
-static const OpSample slice_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &(const SliceAttrs){.dim = -1, .begin = 2, .size = 3}},
-    {.in = {{DT_F32, 3, {2, 9, 37}}}, .attrs = &(const SliceAttrs){.dim = 1, .begin = 4, .size = 5}},
-    {.in = {{DT_F32, 4, {2, 3, 40, 64}}}, .attrs = &(const SliceAttrs){.dim = 3, .begin = 32, .size = 32}},
-    {.in = {{DT_F32, 1, {70000}}}, .attrs = &(const SliceAttrs){.dim = 0, .begin = 1, .size = 69000}},
-    {.in = {{DT_I32, 2, {3, 12}}}, .attrs = &(const SliceAttrs){.dim = 1, .begin = 1, .size = 11}, .int_range = {9}},
-};
+static const char slice_samples[] = "[5,7] {begin=2, size=3}\n"
+                                    "[2,9,37] {dim=1, begin=4, size=5}\n"
+                                    "[2,3,40,64] {dim=3, begin=32, size=32}\n"
+                                    "[70000] {dim=0, begin=1, size=69000}\n"
+                                    "i32[3,12] below=9 {dim=1, begin=1, size=11}\n";
 
-static const OpSample pad_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &(const SliceAttrs){.dim = -1, .before = 2, .after = 3}},
-    {.in = {{DT_F32, 3, {2, 9, 37}}}, .attrs = &(const SliceAttrs){.dim = 1, .after = 5}},
-    {.in = {{DT_F32, 3, {3, 7, 64}}}, .attrs = &(const SliceAttrs){.dim = 2, .before = 32}},
-    {.in = {{DT_I32, 2, {3, 12}}}, .attrs = &(const SliceAttrs){.dim = 0, .before = 1, .after = 1}, .int_range = {9}},
-};
+static const char pad_samples[] = "[5,7] {before=2, after=3}\n"
+                                  "[2,9,37] {dim=1, after=5}\n"
+                                  "[3,7,64] {dim=2, before=32}\n"
+                                  "i32[3,12] below=9 {dim=0, before=1, after=1}\n";
 
-/* Shapes of real models. */
-static const OpSample concat_large_samples[] = {
-    {.in = {{DT_F32, 4, {1, 300, 16, 128}}, {DT_F32, 4, {1, 300, 16, 64}}}, .attrs = &concat_last},
-};
+static const char concat_large_samples[] = "[1,300,16,128], [1,300,16,64]\n";
 
-static const OpSample slice_large_samples[] = {
-    {.in = {{DT_F32, 4, {1, 300, 16, 192}}}, .attrs = &(const SliceAttrs){.dim = 3, .begin = 128, .size = 64}},
-    {.in = {{DT_F32, 3, {2, 300, 1024}}}, .attrs = &(const SliceAttrs){.dim = 1, .begin = 1, .size = 299}},
-};
+static const char slice_large_samples[] = "[1,300,16,192] {dim=3, begin=128, size=64}\n"
+                                          "[2,300,1024] {dim=1, begin=1, size=299}\n";
 
-static const OpSample pad_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 299, 1024}}}, .attrs = &(const SliceAttrs){.dim = 1, .before = 1}},
-};
+static const char pad_large_samples[] = "[2,299,1024] {dim=1, before=1}\n";
 
 #define MOVE(op_id, op_name, text, list, more, ...) \
-    .id = op_id, .name = op_name, .synopsis = text, .num_out = 1, .samples = list, .num_samples = sizeof list / sizeof list[0], \
-    .large = more, .num_large = sizeof more / sizeof more[0], .row_dims = move_dim, __VA_ARGS__
+    .id = op_id, .name = op_name, .synopsis = text, .num_out = 1, .samples = list, .large = more, .row_dims = move_dim, __VA_ARGS__
 
 const OpDef op_concat = {
     MOVE(OP_CONCAT, "concat", "y = a, b, ... one after the other along a dim", concat_samples, concat_large_samples, .num_in = CONCAT_IN,

@@ -131,29 +131,6 @@ static Status label_mask_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const PickBwdAttrs put_in_last = {.dim = -1, .size = 1300, .inserted = true}, in_the_middle = {.dim = 1, .size = 6};
-
-static const OpSample pick_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_I32, 1, {5}}}, .int_range = {0, 7}},
-    {.in = {{DT_F32, 3, {2, 30, 1300}}, {DT_I32, 2, {2, 30}}}, .int_range = {0, 1300}},
-    {.in = {{DT_F32, 3, {2, 5, 7}}, {DT_I32, 3, {2, 5, 9}}}, .int_range = {0, 7}},
-};
-
-static const OpSample pick_bwd_samples[] = {
-    {.in = {{DT_F32, 2, {2, 30}}, {DT_I32, 2, {2, 30}}}, .attrs = &put_in_last, .int_range = {0, 1300}},
-    {.in = {{DT_F32, 3, {3, 1, 37}}, {DT_I32, 3, {3, 1, 37}}}, .attrs = &in_the_middle, .int_range = {0, 6}},
-    {.in = {{DT_F32, 3, {3, 4, 37}}, {DT_I32, 3, {3, 4, 37}}}, .attrs = &in_the_middle, .int_range = {0, 6}},
-};
-
-static const OpSample label_mask_samples[] = {
-    {.in = {{DT_I32, 2, {5, 70}}}, .int_range = {9}},
-};
-
-/* Shapes of real models. */
-static const OpSample pick_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}, {DT_I32, 1, {70}}}, .int_range = {0, 32000}},
-};
-
 const OpDef op_pick = {
     .id = OP_PICK,
     .name = "pick",
@@ -167,10 +144,10 @@ const OpDef op_pick = {
     .cost = pick_cost,
     .cpu = {{DT_SET_DECODE, pick_cpu, "reference"}},
     .holds = {[1] = HOLDS_LABELS},
-    .samples = pick_samples,
-    .num_samples = sizeof pick_samples / sizeof pick_samples[0],
-    .large = pick_large_samples,
-    .num_large = sizeof pick_large_samples / sizeof pick_large_samples[0],
+    .samples = "[5,7], i32[5] below=7\n"
+               "[2,30,1300], i32[2,30] below=1300\n"
+               "[2,5,7], i32[2,5,9] below=7\n",
+    .large = "[70,32000], i32[70] below=32000\n",
 };
 
 const OpDef op_pick_bwd = {
@@ -188,8 +165,9 @@ const OpDef op_pick_bwd = {
     .cost = pick_bwd_cost,
     .cpu = {{DT_SET_FLOAT, pick_bwd_cpu, "reference"}},
     .holds = {[1] = HOLDS_LABELS},
-    .samples = pick_bwd_samples,
-    .num_samples = sizeof pick_bwd_samples / sizeof pick_bwd_samples[0],
+    .samples = "[2,30], i32[2,30] below=1300 {size=1300, inserted=true}\n"
+               "[3,1,37], i32[3,1,37] below=6 {dim=1, size=6}\n"
+               "[3,4,37], i32[3,4,37] below=6 {dim=1, size=6}\n",
 };
 
 const OpDef op_label_mask = {
@@ -205,6 +183,5 @@ const OpDef op_label_mask = {
     .cost = label_mask_cost,
     .cpu = {{DT_SET_FLOAT, label_mask_cpu, "reference"}},
     .holds = {[0] = HOLDS_LABELS},
-    .samples = label_mask_samples,
-    .num_samples = sizeof label_mask_samples / sizeof label_mask_samples[0],
+    .samples = "i32[5,70] below=9\n",
 };

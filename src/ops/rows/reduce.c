@@ -230,61 +230,46 @@ static Status expand_cpu(const KernelArgs *args)
 
 /* ---- descriptors ---- */
 
-static const ReduceAttrs last = {.dim = -1}, first = {.dim = 0}, middle = {.dim = 1};
+static const char sum_samples[] = "[5,7]\n"
+                                  "[2,3,2100]\n"
+                                  "[3,37,300] {dim=1}\n"
+                                  "[1500] {dim=0}\n";
 
-static const OpSample sum_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {2, 3, 2100}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {3, 37, 300}}}, .attrs = &middle},
-    {.in = {{DT_F32, 1, {1500}}}, .attrs = &first},
-};
+static const char mean_samples[] = "[5,7]\n"
+                                   "[2,3,2100]\n"
+                                   "[3,37,300] {dim=1}\n";
 
-static const OpSample mean_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {2, 3, 2100}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {3, 37, 300}}}, .attrs = &middle},
-};
+static const char max_samples[] = "[5,7]\n"
+                                  "[2,3,2100]\n"
+                                  "[3,7,2] {dim=1}\n";
 
-static const OpSample max_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {2, 3, 2100}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {3, 7, 2}}}, .attrs = &middle},
-};
+static const char reduce_large_samples[] = "[70,32000]\n"
+                                           "[4096,1024] {dim=0}\n"
+                                           "[70,32001]\n"
+                                           "[3,5,300] {dim=1}\n";
 
-/* Shapes of real models. */
-static const OpSample reduce_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}}, .attrs = &last},
-    {.in = {{DT_F32, 2, {4096, 1024}}}, .attrs = &first},
-    {.in = {{DT_F32, 2, {70, 32001}}}, .attrs = &last},
-    {.in = {{DT_F32, 3, {3, 5, 300}}}, .attrs = &middle},
-};
-
-static const OpSample expand_samples[] = {
-    {.in = {{DT_F32, 2, {5, 1}}}, .attrs = &(const ReduceAttrs){.dim = -1, .size = 1300}},
-    {.in = {{DT_F32, 3, {2, 1, 37}}}, .attrs = &(const ReduceAttrs){.dim = 1, .size = 5}},
-    {.in = {{DT_F32, 2, {5, 1}}}, .attrs = &(const ReduceAttrs){.dim = -1, .size = 7, .dtype = DTYPE_TO_ATTR(DT_F32)}},
-};
+static const char expand_samples[] = "[5,1] {size=1300}\n"
+                                     "[2,1,37] {dim=1, size=5}\n"
+                                     "[5,1] {size=7, dtype=f32}\n";
 
 #define REDUCE(op_id, op_name, text, list, ...) \
     .id = op_id, .name = op_name, .synopsis = text, .num_in = 1, .min_in = 1, .by_row = 1u << 0, .row_dims = reduce_dim, \
-    .attrs_size = sizeof(ReduceAttrs), .cost = reduce_cost, .samples = list, .num_samples = sizeof list / sizeof list[0], __VA_ARGS__
+    .attrs_size = sizeof(ReduceAttrs), .cost = reduce_cost, .samples = list, __VA_ARGS__
 
 const OpDef op_sum = {
     REDUCE(OP_SUM, "sum", "y = the sum over a dim", sum_samples, .num_out = 1, .attrs = reduce_attrs, .infer = sum_infer,
-           .backward = sum_backward, .cpu = {{DT_SET_DECODE, sum_cpu, "reference"}}, .large = reduce_large_samples,
-           .num_large = sizeof reduce_large_samples / sizeof reduce_large_samples[0]),
+           .backward = sum_backward, .cpu = {{DT_SET_DECODE, sum_cpu, "reference"}}, .large = reduce_large_samples),
 };
 
 const OpDef op_mean = {
     REDUCE(OP_MEAN, "mean", "y = the mean over a dim", mean_samples, .num_out = 1, .attrs = reduce_attrs, .infer = sum_infer,
-           .backward = sum_backward, .cpu = {{DT_SET_DECODE, mean_cpu, "reference"}}, .large = reduce_large_samples,
-           .num_large = sizeof reduce_large_samples / sizeof reduce_large_samples[0]),
+           .backward = sum_backward, .cpu = {{DT_SET_DECODE, mean_cpu, "reference"}}, .large = reduce_large_samples),
 };
 
 const OpDef op_max = {
     REDUCE(OP_MAX, "max", "y = the largest over a dim, ids = where, the first of several, which alone gets the gradient", max_samples,
            .num_out = 2, .attrs = max_attrs, .infer = max_infer, .backward = max_backward, .cpu = {{DT_SET_DECODE, max_cpu, "reference"}},
-           .large = reduce_large_samples, .num_large = sizeof reduce_large_samples / sizeof reduce_large_samples[0]),
+           .large = reduce_large_samples),
 };
 
 const OpDef op_expand = {

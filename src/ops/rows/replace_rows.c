@@ -113,29 +113,6 @@ static Status rows_at_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample replace_rows_samples[] = {
-    {.in = {{DT_F32, 2, {7, 12}}, {DT_I64, 1, {5}}, {DT_F32, 2, {5, 12}}}, .int_range = {0, 7}},
-    {.in = {{DT_F32, 2, {300, 1030}}, {DT_I64, 1, {3}}, {DT_F32, 2, {3, 1030}}}, .int_range = {0, 300}},
-    {.in = {{DT_F32, 2, {9, 33}}, {DT_I64, 1, {4}}}, .int_range = {0, 9}},
-};
-
-static const RowsAtAttrs rows_at_f32 = {.dw_dtype = DTYPE_TO_ATTR(DT_F32)};
-
-static const OpSample rows_at_samples[] = {
-    {.in = {{DT_F32, 2, {7, 12}}, {DT_I64, 1, {5}}, {DT_F32, 2, {5, 12}}}, .int_range = {0, 7}},
-    {.in = {{DT_F32, 2, {300, 1030}}, {DT_I64, 1, {3}}}, .int_range = {0, 300}},
-    {.in = {{DT_F32, 2, {9, 33}}, {DT_I64, 1, {4}}}, .attrs = &rows_at_f32, .int_range = {0, 9}},
-};
-
-/* Shapes of real models. */
-static const OpSample replace_rows_large_samples[] = {
-    {.in = {{DT_F32, 2, {32000, 1024}}, {DT_I64, 1, {8}}, {DT_F32, 2, {8, 1024}}}, .int_range = {0, 32000}},
-};
-
-static const OpSample rows_at_large_samples[] = {
-    {.in = {{DT_F32, 2, {32000, 1024}}, {DT_I64, 1, {8}}}, .int_range = {0, 32000}},
-};
-
 const OpDef op_replace_rows = {
     .id = OP_REPLACE_ROWS,
     .name = "replace_rows",
@@ -148,10 +125,10 @@ const OpDef op_replace_rows = {
     .backward = replace_rows_backward,
     .cost = replace_rows_cost,
     .cpu = {{DT_SET_DECODE, replace_rows_cpu, "reference"}},
-    .samples = replace_rows_samples,
-    .num_samples = sizeof replace_rows_samples / sizeof replace_rows_samples[0],
-    .large = replace_rows_large_samples,
-    .num_large = sizeof replace_rows_large_samples / sizeof replace_rows_large_samples[0],
+    .samples = "[7,12], i64[5] below=7, [5,12]\n"
+               "[300,1030], i64[3] below=300, [3,1030]\n"
+               "[9,33], i64[4] below=9\n",
+    .large = "[32000,1024], i64[8] below=32000, [8,1024]\n",
 };
 
 const OpDef op_rows_at = {
@@ -168,8 +145,8 @@ const OpDef op_rows_at = {
     .infer = rows_at_infer,
     .cost = rows_at_cost,
     .cpu = {{DT_SET_FLOAT, rows_at_cpu, "reference"}},
-    .samples = rows_at_samples,
-    .num_samples = sizeof rows_at_samples / sizeof rows_at_samples[0],
-    .large = rows_at_large_samples,
-    .num_large = sizeof rows_at_large_samples / sizeof rows_at_large_samples[0],
+    .samples = "[7,12], i64[5] below=7, [5,12]\n"
+               "[300,1030], i64[3] below=300\n"
+               "[9,33], i64[4] below=9 {dw_dtype=f32}\n",
+    .large = "[32000,1024], i64[8] below=32000\n",
 };

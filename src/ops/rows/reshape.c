@@ -43,13 +43,6 @@ static OpCost reshape_cost(const Node *node)
     return (OpCost){0};
 }
 
-static const ReshapeAttrs reshape_to_2 = {.ndim = 2, .d0 = 6, .d1 = 20}, reshape_to_4 = {4, 2, 3, 5, 4};
-
-static const OpSample reshape_samples[] = {
-    {.in = {{DT_F32, 3, {2, 3, 20}}}, .attrs = &reshape_to_2},
-    {.in = {{DT_F32, 1, {120}}}, .attrs = &reshape_to_4},
-};
-
 const OpDef op_reshape = {
     .id = OP_RESHAPE,
     .name = "reshape",
@@ -63,6 +56,6 @@ const OpDef op_reshape = {
     .infer = reshape_infer,
     .backward = reshape_backward,
     .cost = reshape_cost,
-    .samples = reshape_samples,
-    .num_samples = sizeof reshape_samples / sizeof reshape_samples[0],
+    .samples = "[2,3,20] {ndim=2, d0=6, d1=20}\n"
+               "[120] {ndim=4, d0=2, d1=3, d2=5, d3=4}\n",
 };

@@ -180,37 +180,27 @@ static Status log_softmax_bwd_cpu(const KernelArgs *args)
 
 /* ---- descriptors ---- */
 
-static const SoftmaxAttrs to_bf16 = {.dtype = DTYPE_TO_ATTR(DT_BF16)};
+static const char softmax_samples[] = "[5,7]\n"
+                                      "[2,3,2100]\n"
+                                      "[200,3]\n";
 
-static const OpSample softmax_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}},
-    {.in = {{DT_F32, 3, {2, 3, 2100}}}},
-    {.in = {{DT_F32, 2, {200, 3}}}},
-};
+static const char softmax_bwd_samples[] = "[5,7], [5,7]\n"
+                                          "[2,3,2100], [2,3,2100]\n"
+                                          "[20,24], [20,24] {dtype=bf16}\n";
 
-static const OpSample softmax_bwd_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}, {DT_F32, 2, {5, 7}}}},
-    {.in = {{DT_F32, 3, {2, 3, 2100}}, {DT_F32, 3, {2, 3, 2100}}}},
-    {.in = {{DT_F32, 2, {20, 24}}, {DT_F32, 2, {20, 24}}}, .attrs = &to_bf16},
-};
+/* Whole pieces of threads are -inf, with 16-byte packs and without. */
+static const char softmax_large_samples[] = "[70,32000]\n"
+                                            /* results that differ in the last bit of f32 may be rounded to neighbours in bf16 */
+                                            "[70,4096] {dtype=bf16} tolerance=0.00390625\n"
+                                            "[7,1001] masked=70\n"
+                                            "[7,4096] masked=300\n";
 
-/* Shapes of real models; whole pieces of threads are -inf, with 16-byte packs and without. */
-static const OpSample softmax_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}}},
-    /* results that differ in the last bit of f32 may be rounded to neighbours in bf16 */
-    {.in = {{DT_F32, 2, {70, 4096}}}, .attrs = &to_bf16, .tolerance = 1.0 / 256},
-    {.in = {{DT_F32, 2, {7, 1001}}}, .masked = {70}},
-    {.in = {{DT_F32, 2, {7, 4096}}}, .masked = {300}},
-};
-
-static const OpSample softmax_bwd_large_samples[] = {
-    {.in = {{DT_F32, 2, {70, 32000}}, {DT_F32, 2, {70, 32000}}}},
-};
+static const char softmax_bwd_large_samples[] = "[70,32000], [70,32000]\n";
 
 #define SOFTMAX(op_id, op_name, text, inputs, list, large_list, ...) \
     .id = op_id, .name = op_name, .synopsis = text, .num_in = inputs, .num_out = 1, .min_in = inputs, .inplace = 1u << 0, \
     .by_row = (1u << inputs) - 1, .attrs_size = sizeof(SoftmaxAttrs), .attrs = softmax_attrs, .cost = softmax_cost, .samples = list, \
-    .num_samples = sizeof list / sizeof list[0], .large = large_list, .num_large = sizeof large_list / sizeof large_list[0], __VA_ARGS__
+    .large = large_list, __VA_ARGS__
 
 const OpDef op_softmax = {
     SOFTMAX(OP_SOFTMAX, "softmax", "y = e^x / sum of e^x over the last dim", 1, softmax_samples, softmax_large_samples,

@@ -127,33 +127,6 @@ static Status put_rows_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const RowsAttrs take_middle = {.begin = 3, .count = 6}, take_last = {.begin = 901, .count = 99};
-static const RowsAttrs put_middle = {.begin = 3, .batch = 2, .seq = 7}, put_last = {.begin = 901, .batch = 4, .seq = 250};
-
-static const OpSample take_rows_samples[] = {
-    {.in = {{DT_F32, 3, {2, 7, 5}}}, .attrs = &take_middle},
-    {.in = {{DT_F32, 2, {4, 250}}}, .attrs = &take_last},
-};
-
-static const OpSample put_rows_samples[] = {
-    {.in = {{DT_F32, 3, {1, 6, 5}}}, .attrs = &put_middle},
-    {.in = {{DT_F32, 2, {1, 99}}, {DT_F32, 2, {4, 250}}}, .attrs = &put_last},
-    {.in = {{DT_F32, 3, {1, 99, 161}}, {DT_F32, 3, {4, 250, 161}}}, .attrs = &put_last},
-};
-
-/* Shapes of real models. */
-static const RowsAttrs take_chunk = {.begin = 512, .count = 512}, put_chunk = {.begin = 512, .batch = 2, .seq = 1024};
-
-static const OpSample take_rows_large_samples[] = {
-    {.in = {{DT_F32, 3, {2, 1024, 1024}}}, .attrs = &take_chunk},
-    {.in = {{DT_I32, 2, {2, 1024}}}, .attrs = &take_chunk, .int_range = {99}},
-};
-
-static const OpSample put_rows_large_samples[] = {
-    {.in = {{DT_F32, 3, {1, 512, 1024}}}, .attrs = &put_chunk},
-    {.in = {{DT_F32, 3, {1, 512, 1024}}, {DT_F32, 3, {2, 1024, 1024}}}, .attrs = &put_chunk},
-};
-
 const OpDef op_take_rows = {
     .id = OP_TAKE_ROWS,
     .name = "take_rows",
@@ -167,10 +140,10 @@ const OpDef op_take_rows = {
     .backward = take_rows_backward,
     .cost = take_rows_cost,
     .cpu = {{DT_SET_ANY, take_rows_cpu, "reference"}},
-    .samples = take_rows_samples,
-    .num_samples = sizeof take_rows_samples / sizeof take_rows_samples[0],
-    .large = take_rows_large_samples,
-    .num_large = sizeof take_rows_large_samples / sizeof take_rows_large_samples[0],
+    .samples = "[2,7,5] {begin=3, count=6}\n"
+               "[4,250] {begin=901, count=99}\n",
+    .large = "[2,1024,1024] {begin=512, count=512}\n"
+             "i32[2,1024] below=99 {begin=512, count=512}\n",
 };
 
 const OpDef op_put_rows = {
@@ -188,8 +161,9 @@ const OpDef op_put_rows = {
     .backward = put_rows_backward,
     .cost = put_rows_cost,
     .cpu = {{DT_SET_DECODE, put_rows_cpu, "reference"}},
-    .samples = put_rows_samples,
-    .num_samples = sizeof put_rows_samples / sizeof put_rows_samples[0],
-    .large = put_rows_large_samples,
-    .num_large = sizeof put_rows_large_samples / sizeof put_rows_large_samples[0],
+    .samples = "[1,6,5] {begin=3, batch=2, seq=7}\n"
+               "[1,99], [4,250] {begin=901, batch=4, seq=250}\n"
+               "[1,99,161], [4,250,161] {begin=901, batch=4, seq=250}\n",
+    .large = "[1,512,1024] {begin=512, batch=2, seq=1024}\n"
+             "[1,512,1024], [2,1024,1024] {begin=512, batch=2, seq=1024}\n",
 };

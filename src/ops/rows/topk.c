@@ -120,26 +120,6 @@ static Status topk_bwd_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const TopkAttrs three = {.k = 3}, eight = {.k = 8}, all = {.k = 5}, into_nine = {.size = 9}, into_large = {.size = 1300};
-
-static const OpSample topk_samples[] = {
-    {.in = {{DT_F32, 2, {5, 7}}}, .attrs = &three},
-    {.in = {{DT_F32, 3, {2, 2, 5}}}, .attrs = &three},
-    {.in = {{DT_F32, 1, {5}}}, .attrs = &all},
-};
-
-static const OpSample topk_bwd_samples[] = {
-    {.in = {{DT_F32, 2, {5, 1}}, {DT_I32, 2, {5, 1}}}, .attrs = &into_nine, .int_range = {0, 9}},
-    {.in = {{DT_F32, 3, {2, 30, 1}}, {DT_I32, 3, {2, 30, 1}}}, .attrs = &into_large, .int_range = {0, 1300}},
-};
-
-/* Shapes of real models: experts of each token. */
-static const OpSample topk_large_samples[] = {
-    {.in = {{DT_F32, 2, {600, 128}}}, .attrs = &eight},
-    {.in = {{DT_F32, 2, {70, 32000}}}, .attrs = &eight},
-    {.in = {{DT_F32, 3, {2, 3, 2101}}}, .attrs = &eight},
-};
-
 const OpDef op_topk = {
     .id = OP_TOPK,
     .name = "topk",
@@ -155,10 +135,13 @@ const OpDef op_topk = {
     .cost = topk_cost,
     .workspace = topk_workspace,
     .cpu = {{DT_SET_DECODE, topk_cpu, "reference"}},
-    .samples = topk_samples,
-    .num_samples = sizeof topk_samples / sizeof topk_samples[0],
-    .large = topk_large_samples,
-    .num_large = sizeof topk_large_samples / sizeof topk_large_samples[0],
+    .samples = "[5,7] {k=3}\n"
+               "[2,2,5] {k=3}\n"
+               "[5] {k=5}\n",
+    /* Experts of each token. */
+    .large = "[600,128] {k=8}\n"
+             "[70,32000] {k=8}\n"
+             "[2,3,2101] {k=8}\n",
 };
 
 const OpDef op_topk_bwd = {
@@ -174,6 +157,6 @@ const OpDef op_topk_bwd = {
     .infer = topk_bwd_infer,
     .cost = topk_bwd_cost,
     .cpu = {{DT_SET_FLOAT, topk_bwd_cpu, "reference"}},
-    .samples = topk_bwd_samples,
-    .num_samples = sizeof topk_bwd_samples / sizeof topk_bwd_samples[0],
+    .samples = "[5,1], i32[5,1] below=9 {size=9}\n"
+               "[2,30,1], i32[2,30,1] below=1300 {size=1300}\n",
 };

@@ -57,26 +57,6 @@ static Status mark_seen_cpu(const KernelArgs *args)
     return OK;
 }
 
-#define MARK_SEEN_INPUTS(rows, len, slots, vocab) \
-    {DT_I32, 2, {rows, len}}, {DT_I32, 1, {rows}}, {DT_I32, 1, {rows}}, {DT_I32, 1, {rows}}, \
-    { \
-        DT_I32, 2, \
-        { \
-            slots, vocab \
-        } \
-    }
-
-static const OpSample mark_seen_samples[] = {
-    {.in = {MARK_SEEN_INPUTS(4, 7, 5, 40)}, .int_range = {45, 2, 8, 5, 9}},
-    {.in = {MARK_SEEN_INPUTS(3, 1, 3, 5)}, .int_range = {5, 2, 1, 3, 9}},
-    {.in = {MARK_SEEN_INPUTS(4, 9, 5, 6), {DT_I32, 1, {4}}}, .int_range = {7, 3, 9, 5, 9, 10}},
-};
-
-/* Shapes of real models. */
-static const OpSample mark_seen_large_samples[] = {
-    {.in = {MARK_SEEN_INPUTS(8, 2000, 9, 32001)}, .int_range = {32001, 2, 2000, 9, 9}},
-};
-
 const OpDef op_mark_seen = {
     .id = OP_MARK_SEEN,
     .name = "mark_seen",
@@ -91,8 +71,8 @@ const OpDef op_mark_seen = {
     .cost = mark_seen_cost,
     .cpu = {{DT_SET_FLOAT, mark_seen_cpu, "reference"}},
     .holds = {[MARK_SEEN_SLOTS] = HOLDS_SLOTS, [MARK_SEEN_SEEN] = HOLDS_SEEN},
-    .samples = mark_seen_samples,
-    .num_samples = sizeof mark_seen_samples / sizeof mark_seen_samples[0],
-    .large = mark_seen_large_samples,
-    .num_large = sizeof mark_seen_large_samples / sizeof mark_seen_large_samples[0],
+    .samples = "i32[4,7] below=45, i32[4] below=2, i32[4] below=8, i32[4] below=5, i32[5,40] below=9\n"
+               "i32[3,1] below=5, i32[3] below=2, i32[3] below=1, i32[3] below=3, i32[3,5] below=9\n"
+               "i32[4,9] below=7, i32[4] below=3, i32[4] below=9, i32[4] below=5, i32[5,6] below=9, i32[4] below=10\n",
+    .large = "i32[8,2000] below=32001, i32[8] below=2, i32[8] below=2000, i32[8] below=9, i32[9,32001] below=9\n",
 };

@@ -28,10 +28,6 @@ static Status next_tokens_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample next_tokens_samples[] = {
-    {.in = {{DT_I32, 2, {5, 1}}, {DT_I32, 1, {5}}, {DT_I32, 1, {7}}}, .int_range = {9, 7, 100}},
-};
-
 const OpDef op_next_tokens = {
     .id = OP_NEXT_TOKENS,
     .name = "next_tokens",
@@ -43,6 +39,5 @@ const OpDef op_next_tokens = {
     .cost = next_tokens_cost,
     .cpu = {{DT_SET_FLOAT, next_tokens_cpu, "reference"}},
     .holds = {[1] = HOLDS_SLOTS},
-    .samples = next_tokens_samples,
-    .num_samples = sizeof next_tokens_samples / sizeof next_tokens_samples[0],
+    .samples = "i32[5,1] below=9, i32[5] below=7, i32[7] below=100\n",
 };

@@ -553,43 +553,6 @@ static Status sample_fast(const KernelArgs *args)
 
 /* ---- descriptor ---- */
 
-static const SampleAttrs five_best = {.best = 5}, of_a_part = {.vocab = 1000, .best = 3}, twenty_best = {.best = 20};
-
-#define SAMPLE_INPUTS(rows, vocab, slots) \
-    {DT_F32, 2, {rows, vocab}}, {DT_F32, 2, {rows, SAMPLE_CONTROLS}}, {DT_I32, 2, {rows, SAMPLE_KEYS}}, {DT_I32, 1, {rows}}, \
-    { \
-        DT_I32, 1, \
-        { \
-            slots \
-        } \
-    }
-
-enum { ANY_WORD = 1 << 30 };
-
-static const OpSample sample_samples[] = {
-    {.in = {SAMPLE_INPUTS(12, 700, 14)}, .attrs = &five_best, .int_range = {0, 0, ANY_WORD, 14, 700}},
-    {.in = {SAMPLE_INPUTS(12, 1032, 12), {DT_I32, 2, {12, 1032}}, {DT_I32, 2, {12, 9}}, {DT_F32, 2, {12, 9}}},
-     .attrs = &of_a_part,
-     .int_range = {0, 0, ANY_WORD, 12, 700, 30, 1100},
-     .masked = {[SAMPLE_IN_BIAS] = 6}},
-    {.in = {SAMPLE_INPUTS(3, 5, 3), {DT_I32, 2, {3, 5}}}, .attrs = &five_best, .int_range = {0, 0, ANY_WORD, 3, 5, 3}},
-    {.in = {SAMPLE_INPUTS(2, 9, 2)}, .int_range = {0, 0, ANY_WORD, 2, 9}, .masked = {1}},
-    {.in = {SAMPLE_INPUTS(12, 1032, 12), [SAMPLE_IN_GUIDES] = {DT_I32, 2, {12, 33}}},
-     .attrs = &of_a_part,
-     .int_range = {0, 0, ANY_WORD, 12, 700, [SAMPLE_IN_GUIDES] = ANY_WORD}},
-};
-
-/* Vocabularies of real models; of one most tokens are out. */
-static const OpSample sample_large_samples[] = {
-    {.in = {SAMPLE_INPUTS(64, 151936, 64)}, .attrs = &twenty_best, .int_range = {0, 0, ANY_WORD, 64, 700}},
-    {.in = {SAMPLE_INPUTS(10, 32001, 10), {DT_I32, 2, {10, 32001}}, {DT_I32, 2, {10, 300}}, {DT_F32, 2, {10, 300}}},
-     .attrs = &twenty_best,
-     .int_range = {0, 0, ANY_WORD, 10, 700, 30, 32001},
-     .masked = {[SAMPLE_IN_BIAS] = 200}},
-    {.in = {SAMPLE_INPUTS(20, 8192, 21)}, .attrs = &five_best, .int_range = {0, 0, ANY_WORD, 21, 700}},
-    {.in = {SAMPLE_INPUTS(10, 50000, 10)}, .attrs = &of_a_part, .int_range = {0, 0, ANY_WORD, 10, 700}, .masked = {900}},
-};
-
 const OpDef op_sample = {
     .id = OP_SAMPLE,
     .name = "sample",
@@ -610,8 +573,17 @@ const OpDef op_sample = {
     .gpu_workspace = sample_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, sample_fast, "fast"}, {DT_SET_FLOAT, sample_plain, "reference"}},
     .holds = {[SAMPLE_IN_CONTROLS] = HOLDS_CONTROLS, [SAMPLE_IN_SLOTS] = HOLDS_SLOTS, [SAMPLE_IN_SEEN] = HOLDS_SEEN},
-    .samples = sample_samples,
-    .num_samples = sizeof sample_samples / sizeof sample_samples[0],
-    .large = sample_large_samples,
-    .num_large = sizeof sample_large_samples / sizeof sample_large_samples[0],
+    .samples = "[12,700], [12,8], i32[12,8] below=1073741824, i32[12] below=14, i32[14] below=700 {best=5}\n"
+               "[12,1032], [12,8], i32[12,8] below=1073741824, i32[12] below=12, i32[12] below=700, i32[12,1032] below=30,"
+               "  i32[12,9] below=1100, [12,9] masked=6 {vocab=1000, best=3}\n"
+               "[3,5], [3,8], i32[3,8] below=1073741824, i32[3] below=3, i32[3] below=5, i32[3,5] below=3 {best=5}\n"
+               "[2,9] masked=1, [2,8], i32[2,8] below=1073741824, i32[2] below=2, i32[2] below=9\n"
+               "[12,1032], [12,8], i32[12,8] below=1073741824, i32[12] below=12, i32[12] below=700, _, _, _,"
+               "  i32[12,33] below=1073741824 {vocab=1000, best=3}\n",
+    /* Vocabularies; of one most tokens are out. */
+    .large = "[64,151936], [64,8], i32[64,8] below=1073741824, i32[64] below=64, i32[64] below=700 {best=20}\n"
+             "[10,32001], [10,8], i32[10,8] below=1073741824, i32[10] below=10, i32[10] below=700, i32[10,32001] below=30,"
+             "  i32[10,300] below=32001, [10,300] masked=200 {best=20}\n"
+             "[20,8192], [20,8], i32[20,8] below=1073741824, i32[20] below=21, i32[21] below=700 {best=5}\n"
+             "[10,50000] masked=900, [10,8], i32[10,8] below=1073741824, i32[10] below=10, i32[10] below=700 {vocab=1000, best=3}\n",
 };

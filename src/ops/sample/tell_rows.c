@@ -44,16 +44,6 @@ static Status tell_rows_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample tell_rows_samples[] = {
-    {.in = {{DT_I64, 1, {STEP_COUNT}},
-            {DT_I32, 3, {4, 5, 9}},
-            {DT_I32, 1, {2}},
-            {DT_F32, 2, {2, 2}},
-            {DT_I32, 2, {2, 3}},
-            {DT_F32, 2, {2, 3}}},
-     .int_range = {99, 1000, 1000, 0, 1000}},
-};
-
 const OpDef op_tell_rows = {
     .id = OP_TELL_ROWS,
     .name = "tell_rows",
@@ -66,6 +56,5 @@ const OpDef op_tell_rows = {
     .infer = tell_rows_infer,
     .cost = tell_rows_cost,
     .cpu = {{DT_SET_FLOAT, tell_rows_cpu, "reference"}},
-    .samples = tell_rows_samples,
-    .num_samples = sizeof tell_rows_samples / sizeof tell_rows_samples[0],
+    .samples = "i64[4] below=99, i32[4,5,9] below=1000, i32[2] below=1000, [2,2], i32[2,3] below=1000, [2,3]\n",
 };

@@ -128,22 +128,6 @@ static Status adamw_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const AdamwAttrs adamw_clipped = {
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
-
-#define SAMPLE(w_dtype, e, segments, master) \
-    .in = {{w_dtype, 1, {e}},          {DT_F32, 1, {e}},          {DT_F32, 1, {e}}, \
-           {DT_F32, 1, {e}},           {DT_F32, 1, {1}},          {DT_F32, 1, {1}}, \
-           {DT_F32, 1, {HYPER_COUNT}}, {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {segments, SEGMENT_COLUMNS}}, \
-           {DT_F32, master, {e}}}, \
-    .int_range = {[IN_STEP] = 99}
-
-static const OpSample adamw_samples[] = {{SAMPLE(DT_F32, 64, 3, 0), .attrs = &adamw_clipped}, {SAMPLE(DT_F32, 40000, 2, 1)}};
-
-/* Shapes of real models: fp32 gradients and moments beside bf16 weights, without a master copy and with one. */
-static const OpSample adamw_large_samples[] = {{SAMPLE(DT_BF16, 40000, 2, 0), .tolerance = 1e-2},
-                                               {SAMPLE(DT_BF16, 40000, 2, 1), .tolerance = 1e-2}};
-
 const OpDef op_adamw = {
     .id = OP_ADAMW,
     .name = "adamw",
@@ -160,8 +144,9 @@ const OpDef op_adamw = {
     .cost = adamw_cost,
     .cpu = {{DT_SET_FLOAT, adamw_cpu, "reference"}},
     .holds = {[IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER, [IN_SEGMENTS] = HOLDS_SEGMENTS},
-    .samples = adamw_samples,
-    .num_samples = sizeof adamw_samples / sizeof adamw_samples[0],
-    .large = adamw_large_samples,
-    .num_large = sizeof adamw_large_samples / sizeof adamw_large_samples[0],
+    .samples = "[64], [64], [64], [64], [1], [1], [8], i64[4] below=99, i64[3,5] {beta2=0.95, weight_decay=0.1, max_grad_norm=1}\n"
+               "[40000], [40000], [40000], [40000], [1], [1], [8], i64[4] below=99, i64[2,5], [40000]\n",
+    /* fp32 gradients and moments beside bf16 weights, without a master copy and with one */
+    .large = "bf16[40000], [40000], [40000], [40000], [1], [1], [8], i64[4] below=99, i64[2,5] tolerance=0.01\n"
+             "bf16[40000], [40000], [40000], [40000], [1], [1], [8], i64[4] below=99, i64[2,5], [40000] tolerance=0.01\n",
 };

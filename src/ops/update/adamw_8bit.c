@@ -123,36 +123,6 @@ static Status adamw_8bit_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const AdamwAttrs adamw_8bit_clipped = {
-    .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1, .max_grad_norm = 1, .stochastic = true};
-
-/* Other kernels contract other products: a moment between two values may take the other one's code. */
-#define SAMPLE(w_dtype, e, segments, master) \
-    { \
-        .in = {{w_dtype, 1, {e}}, \
-               {DT_F32, 1, {e}}, \
-               {DT_U8, 1, {e}}, \
-               {DT_U8, 1, {e}}, \
-               {DT_F32, 1, {MOMENT_FIRST(e, segments)}}, \
-               {DT_F32, 1, {MOMENT_FIRST(e, segments)}}, \
-               {DT_F32, 1, {1}}, \
-               {DT_F32, 1, {1}}, \
-               {DT_F32, 1, {HYPER_COUNT}}, \
-               {DT_I64, 1, {STEP_COUNT}}, \
-               {DT_I64, 2, {segments, SEGMENT_COLUMNS}}, \
-               {DT_F32, master, {e}}}, \
-        .attrs = &adamw_8bit_clipped, .tolerance = 1e-3, .int_range = { \
-            [IN_M] = 256, \
-            [IN_V] = 256, \
-            [IN_STEP] = 99 \
-        } \
-    }
-
-static const OpSample adamw_8bit_samples[] = {SAMPLE(DT_F32, 700, 3, 0), SAMPLE(DT_F32, 40000, 2, 1)};
-
-/* Shapes of real models: fp32 gradients beside bf16 weights, without a master copy and with one. */
-static const OpSample adamw_8bit_large_samples[] = {SAMPLE(DT_BF16, 400000, 2, 0), SAMPLE(DT_BF16, 400000, 2, 1)};
-
 const OpDef op_adamw_8bit = {
     .id = OP_ADAMW_8BIT,
     .name = "adamw_8bit",
@@ -182,8 +152,14 @@ const OpDef op_adamw_8bit = {
               [IN_NORM2] = HOLDS_NORM2,
               [IN_HYPER] = HOLDS_HYPER,
               [IN_SEGMENTS] = HOLDS_SEGMENTS},
-    .samples = adamw_8bit_samples,
-    .num_samples = sizeof adamw_8bit_samples / sizeof adamw_8bit_samples[0],
-    .large = adamw_8bit_large_samples,
-    .num_large = sizeof adamw_8bit_large_samples / sizeof adamw_8bit_large_samples[0],
+    /* Tolerance: other kernels contract other products: a moment between two values may take the other one's code. */
+    .samples = "[700], [700], u8[700] below=256, u8[700] below=256, [5], [5], [1], [1], [8], i64[4] below=99, i64[3,5]"
+               "  {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n"
+               "[40000], [40000], u8[40000] below=256, u8[40000] below=256, [158], [158], [1], [1], [8], i64[4] below=99, i64[2,5],"
+               "  [40000] {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n",
+    /* fp32 gradients beside bf16 weights, without a master copy and with one */
+    .large = "bf16[400000], [400000], u8[400000] below=256, u8[400000] below=256, [1564], [1564], [1], [1], [8], i64[4] below=99,"
+             "  i64[2,5] {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n"
+             "bf16[400000], [400000], u8[400000] below=256, u8[400000] below=256, [1564], [1564], [1], [1], [8], i64[4] below=99,"
+             "  i64[2,5], [400000] {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n",
 };

@@ -43,16 +43,6 @@ static Status add_identity_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const AddIdentityAttrs polar = {.a = 8.156554524902461, .b = -22.48329292557795};
-
-static const OpSample add_identity_samples[] = {
-    {.in = {{DT_F32, 2, {5, 5}}}, .attrs = &polar},
-    {.in = {{DT_F32, 2, {200, 200}}}, .attrs = &polar},
-};
-
-/* Shapes of real models. */
-static const OpSample add_identity_large_samples[] = {{.in = {{DT_F32, 2, {1024, 1024}}}, .attrs = &polar}};
-
 const OpDef op_add_identity = {
     .id = OP_ADD_IDENTITY,
     .name = "add_identity",
@@ -65,8 +55,7 @@ const OpDef op_add_identity = {
     .infer = add_identity_infer,
     .cost = add_identity_cost,
     .cpu = {{DT_SET_FLOAT, add_identity_cpu, "reference"}},
-    .samples = add_identity_samples,
-    .num_samples = sizeof add_identity_samples / sizeof add_identity_samples[0],
-    .large = add_identity_large_samples,
-    .num_large = sizeof add_identity_large_samples / sizeof add_identity_large_samples[0],
+    .samples = "[5,5] {a=8.156554524902461, b=-22.48329292557795}\n"
+               "[200,200] {a=8.156554524902461, b=-22.48329292557795}\n",
+    .large = "[1024,1024] {a=8.156554524902461, b=-22.48329292557795}\n",
 };

@@ -151,29 +151,6 @@ static Status normuon_momentum_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const NormuonMomentumAttrs momentum_clipped = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true},
-                                  momentum_plain = {.momentum = 0.9, .dtype = DTYPE_TO_ATTR(DT_F32)},
-                                  momentum_rows = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .rows = {1, 2, 4}},
-                                  momentum_large = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .rows = {2048, 512, 3072}},
-                                  momentum_bf16 = {.momentum = 0.95, .max_grad_norm = 1, .nesterov = true, .dtype = DTYPE_TO_ATTR(DT_BF16)};
-
-static const OpSample normuon_momentum_samples[] = {
-    {.in = {{DT_F32, 2, {7, 9}}, {DT_F32, 2, {7, 9}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_clipped},
-    {.in = {{DT_F32, 2, {150, 300}}, {DT_F32, 2, {150, 300}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_plain},
-    {.in = {{DT_F32, 2, {12, 9}}, {DT_F32, 2, {12, 9}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_rows},
-    {.in = {{DT_F32, 2, {84, 64}}, {DT_F32, 2, {84, 64}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_rows},
-};
-
-/* Shapes of real models. */
-static const OpSample normuon_momentum_large_samples[] = {
-    {.in = {{DT_F32, 2, {1024, 3072}}, {DT_F32, 2, {1024, 3072}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_clipped},
-    {.in = {{DT_BF16, 2, {2048, 1024}}, {DT_F32, 2, {2048, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}},
-     .attrs = &momentum_bf16,
-     .tolerance = 1e-2},
-    {.in = {{DT_F32, 2, {3072, 1024}}, {DT_F32, 2, {3072, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_large},
-    {.in = {{DT_F32, 2, {1024, 1024}}, {DT_F32, 2, {1024, 1024}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}}, .attrs = &momentum_rows},
-};
-
 const OpDef op_normuon_momentum = {
     .id = OP_NORMUON_MOMENTUM,
     .name = "normuon_momentum",
@@ -191,8 +168,12 @@ const OpDef op_normuon_momentum = {
     .gpu_workspace = normuon_momentum_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, normuon_momentum_cpu, "reference"}},
     .holds = {[IN_NORM2] = HOLDS_NORM2},
-    .samples = normuon_momentum_samples,
-    .num_samples = sizeof normuon_momentum_samples / sizeof normuon_momentum_samples[0],
-    .large = normuon_momentum_large_samples,
-    .num_large = sizeof normuon_momentum_large_samples / sizeof normuon_momentum_large_samples[0],
+    .samples = "[7,9], [7,9], [1], [1] {max_grad_norm=1}\n"
+               "[150,300], [150,300], [1], [1] {momentum=0.9, nesterov=false, dtype=f32}\n"
+               "[12,9], [12,9], [1], [1] {max_grad_norm=1, begin=1, size=2, period=4}\n"
+               "[84,64], [84,64], [1], [1] {max_grad_norm=1, begin=1, size=2, period=4}\n",
+    .large = "[1024,3072], [1024,3072], [1], [1] {max_grad_norm=1}\n"
+             "bf16[2048,1024], [2048,1024], [1], [1] {max_grad_norm=1, dtype=bf16} tolerance=0.01\n"
+             "[3072,1024], [3072,1024], [1], [1] {max_grad_norm=1, begin=2048, size=512, period=3072}\n"
+             "[1024,1024], [1024,1024], [1], [1] {max_grad_norm=1, begin=1, size=2, period=4}\n",
 };

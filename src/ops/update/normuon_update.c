@@ -151,28 +151,6 @@ static Status normuon_update_cpu(const KernelArgs *args)
     return OK;
 }
 
-#define DECAYING .beta2 = 0.95, .eps = 1e-10, .weight_decay = 0.1, .stochastic = true, .key = 77
-
-static const NormuonUpdateAttrs decaying = {DECAYING}, decaying_some = {DECAYING, .rows = {1, 2, 4}};
-
-#define SAMPLE_OF(w_dtype, rows, x_rows, cols, master, which) \
-    { \
-        .in = {{w_dtype, 2, {rows, cols}}, {w_dtype, 2, {x_rows, cols}}, {DT_F32, 1, {rows}},       {DT_F32, 1, {1}}, \
-               {DT_F32, 1, {1}},           {DT_F32, 1, {HYPER_COUNT}},   {DT_I64, 1, {STEP_COUNT}}, {DT_F32, master, {rows, cols}}}, \
-        .attrs = &(which), .int_range = { \
-            [IN_STEP] = 99 \
-        } \
-    }
-#define SAMPLE(w_dtype, rows, cols, master) SAMPLE_OF(w_dtype, rows, rows, cols, master, decaying)
-#define SAMPLE_SOME(w_dtype, rows, cols, master) SAMPLE_OF(w_dtype, rows, (rows) / 2, cols, master, decaying_some)
-
-static const OpSample normuon_update_samples[] = {SAMPLE(DT_F32, 7, 9, 0), SAMPLE(DT_F32, 150, 301, 2), SAMPLE_SOME(DT_F32, 12, 9, 0),
-                                                  SAMPLE_SOME(DT_F32, 84, 64, 0), SAMPLE_SOME(DT_F32, 20, 301, 2)};
-
-/* Shapes of real models. */
-static const OpSample normuon_update_large_samples[] = {SAMPLE(DT_F32, 3072, 1024, 0), SAMPLE(DT_F32, 1024, 3072, 2),
-                                                        SAMPLE_SOME(DT_F32, 1024, 1024, 0)};
-
 const OpDef op_normuon_update = {
     .id = OP_NORMUON_UPDATE,
     .name = "normuon_update",
@@ -192,8 +170,13 @@ const OpDef op_normuon_update = {
     .gpu_workspace = normuon_update_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, normuon_update_cpu, "reference"}},
     .holds = {[IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER},
-    .samples = normuon_update_samples,
-    .num_samples = sizeof normuon_update_samples / sizeof normuon_update_samples[0],
-    .large = normuon_update_large_samples,
-    .num_large = sizeof normuon_update_large_samples / sizeof normuon_update_large_samples[0],
+    .samples = "[7,9], [7,9], [7], [1], [1], [8], i64[4] below=99 {weight_decay=0.1, key=77}\n"
+               "[150,301], [150,301], [150], [1], [1], [8], i64[4] below=99, [150,301] {weight_decay=0.1, key=77}\n"
+               "[12,9], [6,9], [12], [1], [1], [8], i64[4] below=99 {weight_decay=0.1, key=77, begin=1, size=2, period=4}\n"
+               "[84,64], [42,64], [84], [1], [1], [8], i64[4] below=99 {weight_decay=0.1, key=77, begin=1, size=2, period=4}\n"
+               "[20,301], [10,301], [20], [1], [1], [8], i64[4] below=99, [20,301]"
+               "  {weight_decay=0.1, key=77, begin=1, size=2, period=4}\n",
+    .large = "[3072,1024], [3072,1024], [3072], [1], [1], [8], i64[4] below=99 {weight_decay=0.1, key=77}\n"
+             "[1024,3072], [1024,3072], [1024], [1], [1], [8], i64[4] below=99, [1024,3072] {weight_decay=0.1, key=77}\n"
+             "[1024,1024], [512,1024], [1024], [1], [1], [8], i64[4] below=99 {weight_decay=0.1, key=77, begin=1, size=2, period=4}\n",
 };

@@ -45,19 +45,6 @@ static Status step_result_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample step_result_samples[] = {
-    {.in = {{DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_I64, 1, {STEP_COUNT}}, {DT_F32, 2, {RESULT_ROWS, RESULT_SCALARS}}},
-     .int_range = {[IN_STEP] = 99}},
-    {.in = {{DT_F32, 1, {1}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {1}},
-            {DT_I64, 1, {STEP_COUNT}},
-            {DT_F32, 2, {RESULT_ROWS, RESULT_SCALARS + 2}},
-            {DT_F32, 1, {1}},
-            {DT_F32, 1, {1}}},
-     .int_range = {[IN_STEP] = 99}},
-};
-
 const OpDef op_step_result = {
     .id = OP_STEP_RESULT,
     .name = "step_result",
@@ -70,6 +57,6 @@ const OpDef op_step_result = {
     .infer = step_result_infer,
     .cost = step_result_cost,
     .cpu = {{DT_SET_F32, step_result_cpu, "reference"}},
-    .samples = step_result_samples,
-    .num_samples = sizeof step_result_samples / sizeof step_result_samples[0],
+    .samples = "[1], [1], [1], i64[4] below=99, [4,3]\n"
+               "[1], [1], [1], i64[4] below=99, [4,5], [1], [1]\n",
 };

@@ -38,10 +38,6 @@ static Status step_scalars_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample step_scalars_samples[] = {
-    {.in = {{DT_F32, 1, {HYPER_COUNT}}, {DT_F32, 1, {1}}, {DT_F32, 1, {1}}, {DT_I64, 1, {1}}}, .int_range = {[STEP_IN_COUNT] = 1000}},
-};
-
 const OpDef op_step_scalars = {
     .id = OP_STEP_SCALARS,
     .name = "step_scalars",
@@ -57,6 +53,5 @@ const OpDef op_step_scalars = {
     .cost = step_scalars_cost,
     .cpu = {{DT_SET_FLOAT, step_scalars_cpu, "reference"}},
     .holds = {[STEP_IN_HYPER] = HOLDS_HYPER, [STEP_IN_NORM2] = HOLDS_NORM2},
-    .samples = step_scalars_samples,
-    .num_samples = sizeof step_scalars_samples / sizeof step_scalars_samples[0],
+    .samples = "[8], [1], [1], i64[1] below=1000\n",
 };

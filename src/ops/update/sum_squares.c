@@ -54,16 +54,6 @@ static Status sum_squares_cpu(const KernelArgs *args)
     return OK;
 }
 
-static const OpSample sum_squares_samples[] = {
-    {.in = {{DT_F32, 1, {37}}}},
-    {.in = {{DT_F32, 1, {200003}}}},
-};
-
-/* Shapes of real models. */
-static const OpSample sum_squares_large_samples[] = {
-    {.in = {{DT_F32, 1, {3000000}}}},
-};
-
 const OpDef op_sum_squares = {
     .id = OP_SUM_SQUARES,
     .name = "sum_squares",
@@ -76,8 +66,7 @@ const OpDef op_sum_squares = {
     .workspace = sum_squares_workspace,
     .gpu_workspace = sum_squares_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, sum_squares_cpu, "reference"}},
-    .samples = sum_squares_samples,
-    .num_samples = sizeof sum_squares_samples / sizeof sum_squares_samples[0],
-    .large = sum_squares_large_samples,
-    .num_large = sizeof sum_squares_large_samples / sizeof sum_squares_large_samples[0],
+    .samples = "[37]\n"
+               "[200003]\n",
+    .large = "[3000000]\n",
 };
