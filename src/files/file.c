@@ -1,8 +1,10 @@
 /* What the kernel offers, with messages that name the file, and writes that are whole or not at all. */
 #include "files/file.h"
 
+#include "base/compare.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/scoped.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -69,6 +71,11 @@ int file_close(int fd)
     return close(fd) != 0 && errno != EINTR ? -1 : 0;
 }
 
+void file_close_at(int *fd)
+{
+    if (*fd >= 0) close(*fd);
+}
+
 static const char *kind_name(mode_t mode)
 {
     return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
@@ -84,22 +91,14 @@ static Status fail_open(const char *path)
     return file_fail("open", path);
 }
 
-/* Doesn't wait where path is a pipe that nobody writes to. */
+/* Doesn't wait where path is a pipe that nobody writes to. *out_fd is open also where this fails, unless it is -1. */
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
 {
-    int fd = file_open(path, O_RDONLY | O_NONBLOCK);
-    if (fd < 0) return fail_open(path);
     struct stat info;
-    if (fstat(fd, &info) != 0) {
-        Status status = file_fail("read", path);
-        close(fd);
-        return status;
-    }
-    if (!S_ISREG(info.st_mode)) {
-        close(fd);
-        FAIL(ERR_INVALID, "%s is %s, expected a file", path, kind_name(info.st_mode));
-    }
-    *out_fd = fd;
+    *out_fd = file_open(path, O_RDONLY | O_NONBLOCK);
+    if (*out_fd < 0) return fail_open(path);
+    if (fstat(*out_fd, &info) != 0) return file_fail("read", path);
+    FAIL_IF(!S_ISREG(info.st_mode), ERR_INVALID, "%s is %s, expected a file", path, kind_name(info.st_mode));
     *out_size = info.st_size;
     return OK;
 }
@@ -117,20 +116,15 @@ static Status check_no_pointer(const char *path, const char *data, size_t size)
 
 Status file_map(const char *path, FileMap *out)
 {
-    int     fd;
-    int64_t size;
+    SCOPED(file_close_at) int fd = -1;
+    int64_t                   size;
     TRY(open_regular(path, &fd, &size));
     *out = (FileMap){"", 0};
-    Status status = OK;
-    if (size > 0) {
-        void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data == MAP_FAILED)
-            status = file_fail("map", path);
-        else
-            *out = (FileMap){data, (size_t)size};
-    }
-    close(fd);
-    if (status == OK) status = check_no_pointer(path, out->data, out->size);
+    if (size == 0) return OK;
+    void *data = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (data == MAP_FAILED) return file_fail("map", path);
+    *out = (FileMap){data, (size_t)size};
+    Status status = check_no_pointer(path, data, out->size);
     if (status != OK) file_unmap(out);
     return status;
 }
@@ -143,42 +137,34 @@ void file_unmap(FileMap *map)
 
 static Status read_whole(Arena *arena, int fd, const char *path, size_t max_bytes, Str *out)
 {
-    StrBuf text = {0};
-    Status status = OK;
+    SCOPED_STRBUF(text);
     for (;;) {
-        if (text.len > max_bytes) {
-            status = status_fail(ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path, max_bytes);
-            break;
-        }
+        FAIL_IF(text.len > max_bytes, ERR_INVALID, "%s is larger than %zu bytes, the most that is read of such a file", path, max_bytes);
         strbuf_reserve(&text, 1 << 16);
         ssize_t n = read(fd, text.data + text.len, text.capacity - text.len - 1);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) status = file_fail("read", path);
+        if (n < 0) return file_fail("read", path);
         if (n <= 0) break;
         text.len += (size_t)n;
     }
-    if (status == OK) *out = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
-    strbuf_deinit(&text);
-    return status;
+    *out = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
+    return OK;
 }
 
 Status file_read_as_is(Arena *arena, const char *path, size_t max_bytes, Str *out)
 {
-    int     fd;
-    int64_t size;
+    SCOPED(file_close_at) int fd = -1;
+    int64_t                   size;
     TRY(open_regular(path, &fd, &size));
-    Status status = read_whole(arena, fd, path, max_bytes, out);
-    close(fd);
-    return status;
+    return read_whole(arena, fd, path, max_bytes, out);
 }
 
 Status file_read_stream(Arena *arena, const char *path, size_t max_bytes, Str *out)
 {
-    int fd = file_open(path, O_RDONLY);
+    SCOPED(file_close_at) int fd = file_open(path, O_RDONLY);
     if (fd < 0) return fail_open(path);
-    Status status = read_whole(arena, fd, path, max_bytes, out);
-    close(fd);
-    return status == OK ? check_no_pointer(path, out->data, out->len) : status;
+    TRY(read_whole(arena, fd, path, max_bytes, out));
+    return check_no_pointer(path, out->data, out->len);
 }
 
 Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
@@ -227,11 +213,6 @@ Status file_size(const char *path, int64_t *out)
     return OK;
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 static Status read_names(Arena *arena, DIR *dir, const char *folder, const char ***names, size_t *count)
 {
     size_t capacity = 0;
@@ -259,7 +240,7 @@ Status file_list(Arena *arena, const char *folder, const char ***out_names, size
     if (!dir) return file_fail("list", folder);
     Status status = read_names(arena, dir, folder, out_names, out_count);
     closedir(dir);
-    if (status == OK && *out_count) qsort(*out_names, *out_count, sizeof **out_names, compare_names);
+    if (status == OK && *out_count) qsort(*out_names, *out_count, sizeof **out_names, compare_texts);
     return status;
 }
 
@@ -323,12 +304,10 @@ Status file_exchange(const char *a, const char *b, bool *out_done)
 
 Status file_sync_dir(const char *path)
 {
-    int fd = file_open(path, O_RDONLY | O_DIRECTORY);
+    SCOPED(file_close_at) int fd = file_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return file_fail("open the folder", path);
     /* Some network file systems can't fsync a folder (EINVAL): there is nothing to make durable then. */
-    Status status = file_fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
-    close(fd);
-    return status;
+    return file_fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
 }
 
 Status file_sync_above(const char *path)
@@ -350,40 +329,27 @@ static Status write_all(int fd, const char *path, const char *data, size_t size)
     return OK;
 }
 
+#define PARTIAL_END ".partial" /* one fixed name: the rest of a killed run is written over by the next */
+
 struct FileWriter {
     int      fd;
-    char    *path, *partial; /* final and temporary name */
-    uint64_t size;           /* appended in all */
-    size_t   used;           /* of buffer */
+    char     path[PATH_MOST], partial[PATH_MOST + sizeof PARTIAL_END]; /* final and temporary name */
+    uint64_t size;                                                     /* appended in all */
+    size_t   used;                                                     /* of buffer */
     char     buffer[COPY_BYTES];
 };
 
-/* One fixed name: a killed run's rest is written over by the next. */
-static char *partial_name(const char *path)
-{
-    StrBuf name = {0};
-    strbuf_printf(&name, "%s.partial", path);
-    return name.data;
-}
-
 static Status open_writer(const char *path, int flags, FileWriter **out)
 {
-    char copy[PATH_MOST];
-    TRY(copy_path(copy, path));
-    FileWriter *writer = malloc(sizeof *writer);
-    if (!writer) fatal_out_of_memory(sizeof *writer);
-    writer->partial = partial_name(path);
-    writer->path = strdup(path);
-    if (!writer->path) fatal_out_of_memory(strlen(path));
+    SCOPED(scoped_free) FileWriter *writer = malloc_or_end(sizeof *writer);
+    TRY(copy_path(writer->path, path));
+    snprintf(writer->partial, sizeof writer->partial, "%s" PARTIAL_END, path);
     writer->used = 0;
     writer->size = 0;
     writer->fd = file_open(writer->partial, O_WRONLY | O_CREAT | flags);
-    if (writer->fd < 0) {
-        Status status = file_fail("create", writer->path);
-        file_writer_abort(writer);
-        return status;
-    }
+    if (writer->fd < 0) return file_fail("create", path);
     *out = writer;
+    writer = NULL;
     return OK;
 }
 
@@ -420,6 +386,7 @@ Status file_writer_append(FileWriter *writer, const void *data, size_t size)
 
 Status file_writer_skip(FileWriter *writer, size_t size)
 {
+    if (!size) return OK;
     TRY(writer_flush(writer));
     writer->size += size;
     return lseek(writer->fd, (off_t)size, SEEK_CUR) < 0 ? file_fail("write", writer->path) : OK;
@@ -430,13 +397,6 @@ uint64_t file_writer_size(const FileWriter *writer)
     return writer->size;
 }
 
-static void writer_free(FileWriter *writer)
-{
-    free(writer->path);
-    free(writer->partial);
-    free(writer);
-}
-
 void file_writer_abort(FileWriter *writer)
 {
     if (!writer) return;
@@ -444,7 +404,7 @@ void file_writer_abort(FileWriter *writer)
         close(writer->fd);
         unlink(writer->partial);
     }
-    writer_free(writer);
+    free(writer);
 }
 
 /* What was written is on the disk; else the temporary file is gone. */
@@ -476,6 +436,13 @@ Status file_writer_commit(FileWriter *writer)
     return status;
 }
 
+Status file_writer_end(FileWriter *writer, Status status)
+{
+    if (status == OK) return file_writer_commit(writer);
+    file_writer_abort(writer);
+    return status;
+}
+
 Status file_writer_close_part(FileWriter *writer)
 {
     Status status = writer_settle(writer);
@@ -485,30 +452,21 @@ Status file_writer_close_part(FileWriter *writer)
 
 Status file_publish_parts(const char *path)
 {
-    char *partial = partial_name(path), *name = strdup(path);
-    if (!name) fatal_out_of_memory(strlen(path));
-    Status status = publish(partial, name);
-    free(partial);
-    free(name);
-    return status;
+    SCOPED_ARENA(arena);
+    return publish(arena_printf(&arena, "%s" PARTIAL_END, path), arena_strdup(&arena, path));
 }
 
-Status file_remove_parts(const char *path)
+void file_remove_parts(const char *path)
 {
-    char  *partial = partial_name(path);
-    Status status = file_remove_tree(partial);
-    free(partial);
-    return status;
+    SCOPED_ARENA(arena);
+    file_remove_behind(arena_printf(&arena, "%s" PARTIAL_END, path));
 }
 
 Status file_write_atomic(const char *path, const void *data, size_t size)
 {
     FileWriter *writer;
     TRY(file_writer_open(path, &writer));
-    Status status = file_writer_append(writer, data, size);
-    if (status == OK) return file_writer_commit(writer);
-    file_writer_abort(writer);
-    return status;
+    return file_writer_end(writer, file_writer_append(writer, data, size));
 }
 
 static Status remove_below(Arena *arena, const char *path)
@@ -528,12 +486,30 @@ static Status remove_below(Arena *arena, const char *path)
 
 Status file_remove_tree(const char *path)
 {
-    char  copy[PATH_MOST];
-    Arena arena = {0};
+    char copy[PATH_MOST];
+    SCOPED_ARENA(arena);
     TRY(copy_path(copy, path));
-    Status status = remove_below(&arena, copy);
-    arena_deinit(&arena);
-    return status;
+    return remove_below(&arena, copy);
+}
+
+void file_remove_behind(const char *path)
+{
+    char message[STATUS_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "%s", status_message());
+    Status ignored = file_remove_tree(path);
+    ignored = status_fail(ERR_IO, "%s", message);
+    (void)ignored;
+}
+
+Status file_remove_in(const char *folder, bool (*wanted)(const char *name))
+{
+    SCOPED_ARENA(arena);
+    const char **names;
+    size_t       count;
+    TRY(file_list_if_there(&arena, folder, &names, &count));
+    for (size_t i = 0; i < count; i++)
+        if (wanted(names[i])) TRY(file_remove_tree(arena_printf(&arena, "%s/%s", folder, names[i])));
+    return OK;
 }
 
 static int64_t bytes_below(Arena *arena, const char *path)
@@ -552,10 +528,8 @@ static int64_t bytes_below(Arena *arena, const char *path)
 
 int64_t file_tree_bytes(const char *path)
 {
-    Arena   arena = {0};
-    int64_t bytes = bytes_below(&arena, path);
-    arena_deinit(&arena);
-    return bytes;
+    SCOPED_ARENA(arena);
+    return bytes_below(&arena, path);
 }
 
 Status file_free_bytes(const char *path, int64_t *out_bytes)
@@ -577,6 +551,16 @@ Status file_free_bytes(const char *path, int64_t *out_bytes)
     return OK;
 }
 
+Status file_fingerprint(const char *path, uint64_t seed, uint64_t *out_hash)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) return file_fail("look at", path);
+    uint64_t facts[] = {(uint64_t)info.st_dev, (uint64_t)info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
+                        (uint64_t)info.st_mtim.tv_nsec};
+    *out_hash = S_ISREG(info.st_mode) ? hash_bytes(facts, sizeof facts, seed) : 0;
+    return OK;
+}
+
 uint64_t file_stamp(const char *path)
 {
     enum { SETTLED_SECONDS = 1 }; /* above the tick of any file system's clock: two writes within one tick look alike */
@@ -595,44 +579,37 @@ static Status hash_range(int fd, const char *path, int64_t at, int64_t bytes, ui
 {
     enum { BUFFER_BYTES = 1 << 18 };
     XXH3_state_t state;
-    Status       status = OK;
-    char        *buffer = malloc(BUFFER_BYTES);
-    if (!buffer) fatal_out_of_memory(BUFFER_BYTES);
+    SCOPED_ARRAY(char, buffer, BUFFER_BYTES);
     XXH3_64bits_reset(&state);
-    while (bytes > 0 && status == OK) {
+    while (bytes > 0) {
         ssize_t n = pread(fd, buffer, bytes < BUFFER_BYTES ? (size_t)bytes : BUFFER_BYTES, at);
         if (n == 0) break;
-        if (n < 0 && errno != EINTR) status = file_fail("read", path);
+        if (n < 0 && errno != EINTR) return file_fail("read", path);
         if (n < 0) continue;
         XXH3_64bits_update(&state, buffer, (size_t)n);
         at += n;
         bytes -= n;
     }
     *out_hash = XXH3_64bits_digest(&state);
-    free(buffer);
-    return status;
+    return OK;
 }
 
 Status file_hash(const char *path, uint64_t *out_hash)
 {
-    int     fd;
-    int64_t size;
+    SCOPED(file_close_at) int fd = -1;
+    int64_t                   size;
     TRY(open_regular(path, &fd, &size));
-    Status status = hash_range(fd, path, 0, INT64_MAX, out_hash);
-    close(fd);
-    return status;
+    return hash_range(fd, path, 0, INT64_MAX, out_hash);
 }
 
 Status file_hash_range(const char *path, size_t first, size_t end, uint64_t *out_hashes)
 {
-    int     fd;
-    int64_t size;
-    Status  status = OK;
+    SCOPED(file_close_at) int fd = -1;
+    int64_t                   size;
     TRY(open_regular(path, &fd, &size));
-    for (size_t i = first; i < end && status == OK; i++)
-        status = hash_range(fd, path, (int64_t)i * FILE_HASH_PART_BYTES, FILE_HASH_PART_BYTES, &out_hashes[i - first]);
-    close(fd);
-    return status;
+    for (size_t i = first; i < end; i++)
+        TRY(hash_range(fd, path, (int64_t)i * FILE_HASH_PART_BYTES, FILE_HASH_PART_BYTES, &out_hashes[i - first]));
+    return OK;
 }
 
 typedef struct PartHashes {
@@ -652,16 +629,14 @@ static void hash_part(void *context, int64_t part, int worker)
 
 Status file_hash_parts(ThreadPool *pool, const char *path, uint64_t *out_hash)
 {
-    PartHashes parts = {.path = path};
-    int64_t    size;
-    TRY(open_regular(path, &parts.fd, &size));
+    SCOPED(file_close_at) int fd = -1;
+    int64_t                   size;
+    TRY(open_regular(path, &fd, &size));
     int64_t count = (size + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES;
-    parts.hashes = calloc((size_t)count + 1, sizeof *parts.hashes);
-    if (!parts.hashes) fatal_out_of_memory((size_t)count * sizeof *parts.hashes);
+    SCOPED_ARRAY(uint64_t, hashes, count + 1);
+    PartHashes parts = {.path = path, .fd = fd, .hashes = hashes};
     pool_run(pool, count, hash_part, &parts);
-    *out_hash = hash_bytes(parts.hashes, (size_t)count * sizeof *parts.hashes, (uint64_t)size);
-    free(parts.hashes);
-    close(parts.fd);
+    *out_hash = hash_bytes(hashes, (size_t)count * sizeof *hashes, (uint64_t)size);
     FAIL_IF(parts.failed, ERR_IO, "cannot read %s", path);
     return OK;
 }

@@ -43,6 +43,8 @@ int file_open(const char *path, int flags);
 int file_fsync(int fd);
 int file_truncate(int fd, int64_t size);
 int file_close(int fd);
+/* close of what stands at this address, for SCOPED; -1: nothing is open. */
+void file_close_at(int *fd);
 
 /* path's folder and all above it. */
 NODISCARD Status file_make_dirs(const char *path);
@@ -59,14 +61,16 @@ NODISCARD Status          file_writer_append(FileWriter *writer, const void *dat
 uint64_t                  file_writer_size(const FileWriter *writer); /* bytes appended */
 NODISCARD Status          file_writer_commit(FileWriter *writer);
 void                      file_writer_abort(FileWriter *writer); /* NULL is fine */
+/* Commits where `status` is OK; else aborts, and returns it again. */
+NODISCARD Status file_writer_end(FileWriter *writer, Status status);
 
 /* The same by several writers, which each write parts of one temporary file of `size` bytes in all and skip the others' parts. When all
  * have closed theirs, one of them publishes the file, or, where one failed, removes it. */
 NODISCARD Status file_writer_open_part(const char *path, int64_t size, FileWriter **out);
-NODISCARD Status file_writer_skip(FileWriter *writer, size_t size);
+NODISCARD Status file_writer_skip(FileWriter *writer, size_t size); /* 0 is fine */
 NODISCARD Status file_writer_close_part(FileWriter *writer);
 NODISCARD Status file_publish_parts(const char *path);
-NODISCARD Status file_remove_parts(const char *path);
+void             file_remove_parts(const char *path); /* behind a failure, whose message stays */
 
 /* Locks the file `path`, made when it is absent, until *out_fd is closed or this process ends, however it ends. While another
  * process holds it, says `waiting` on stderr and waits. Where the file system has no locks, a warning: then there is none. */
@@ -81,6 +85,10 @@ NODISCARD Status file_sync_above(const char *path); /* of the folder that holds 
 
 /* Removes a file or a whole folder tree; absent is fine. */
 NODISCARD Status file_remove_tree(const char *path);
+/* The same behind a failure: the message stays the failure's, whether this succeeds or not. */
+void file_remove_behind(const char *path);
+/* Removes what lies in a folder under names that are `wanted`. An absent folder is fine. */
+NODISCARD Status file_remove_in(const char *folder, bool (*wanted)(const char *name));
 
 /* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
 int64_t file_tree_bytes(const char *path);
@@ -90,6 +98,9 @@ NODISCARD Status file_free_bytes(const char *path, int64_t *out_bytes);
 
 /* XXH3 64 of a file. */
 NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
+/* Of where a file lies, its size and its time, folded into `seed`: another value for any other file, and after any write to it. 0 for what
+ * is no file. */
+NODISCARD Status file_fingerprint(const char *path, uint64_t seed, uint64_t *out_hash);
 /* Of size, times and inode: another value after any write, replacement or rename; 0, which says nothing, for a file that is absent
  * or was touched within the last second. What was once learnt of a file's content holds while this stays. */
 uint64_t file_stamp(const char *path);

@@ -2,10 +2,10 @@
  * hold files of the user. */
 #include "files/folder.h"
 
+#include "base/scoped.h"
 #include "base/strbuf.h"
 #include "files/file.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -33,16 +33,12 @@ static const char *folder_of(Arena *arena, const char *path)
 /* Each entry of `dir` to `act`, with a path that begins with `dir`. */
 static Status for_each_entry(const char *dir, void *context, Status (*act)(void *context, const char *name, const char *path))
 {
-    Arena  arena = {0};
-    Status status = OK;
-    DIR   *open = opendir(dir);
-    if (!open) return file_fail("open the folder", dir);
-    for (struct dirent *entry; status == OK && (entry = readdir(open));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = act(context, entry->d_name, arena_printf(&arena, "%s/%s", dir, entry->d_name));
-    closedir(open);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    const char **names;
+    size_t       count;
+    TRY(file_list(&arena, dir, &names, &count));
+    for (size_t i = 0; i < count; i++) TRY(act(context, names[i], arena_printf(&arena, "%s/%s", dir, names[i])));
+    return OK;
 }
 
 static Status remove_entry(void *context, const char *name, const char *path)
@@ -54,8 +50,8 @@ static Status remove_entry(void *context, const char *name, const char *path)
 /* The last message, with the folder's own name in place of the hidden one. */
 static Status name_as_asked(const FolderWriter *writer, Status status)
 {
-    StrBuf text = {0};
-    char   message[STATUS_MESSAGE_BYTES];
+    SCOPED_STRBUF(text);
+    char message[STATUS_MESSAGE_BYTES];
     snprintf(message, sizeof message, "%s", status_message());
     const char *at = message;
     for (const char *found; (found = strstr(at, writer->partial)); at = found + strlen(writer->partial)) {
@@ -63,9 +59,7 @@ static Status name_as_asked(const FolderWriter *writer, Status status)
         strbuf_puts(&text, writer->path);
     }
     strbuf_puts(&text, at);
-    status = status_fail(status, "%s", strbuf_cstr(&text));
-    strbuf_deinit(&text);
-    return status;
+    return status_fail(status, "%s", strbuf_cstr(&text));
 }
 
 Status folder_begin(Arena *arena, const char *path, FolderWriter *out)
@@ -96,17 +90,13 @@ typedef struct Move {
 static Status move_entry(void *context, const char *name, const char *path)
 {
     const Move *move = context;
-    Arena       arena = {0};
-    Status      status = OK;
-    if ((strcmp(name, move->last) == 0) == move->is_last) {
-        const char *to = arena_printf(&arena, "%s/%s", move->to, name);
-        bool        is_dir = false;
-        status = file_is_dir(to, &is_dir);
-        if (status == OK && is_dir) status = file_remove_tree(to);
-        if (status == OK && rename(path, to) != 0) status = file_fail("rename to", to);
-    }
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    const char *to = arena_printf(&arena, "%s/%s", move->to, name);
+    bool        is_dir;
+    if ((strcmp(name, move->last) == 0) != move->is_last) return OK;
+    TRY(file_is_dir(to, &is_dir));
+    if (is_dir) TRY(file_remove_tree(to));
+    return rename(path, to) != 0 ? file_fail("rename to", to) : OK;
 }
 
 static Status move_files(const FolderWriter *writer, const char *last)
@@ -122,7 +112,7 @@ static Status move_files(const FolderWriter *writer, const char *last)
 
 Status folder_finish(FolderWriter *writer, const char *last)
 {
-    Arena  arena = {0};
+    SCOPED_ARENA(arena);
     Status status = file_sync_dir(writer->partial);
     if (status == OK && writer->is_there)
         status = move_files(writer, last);
@@ -130,7 +120,6 @@ Status folder_finish(FolderWriter *writer, const char *last)
         status = file_fail("rename to", writer->path);
     else if (status == OK)
         status = file_sync_dir(folder_of(&arena, writer->partial));
-    arena_deinit(&arena);
     if (status != OK) return folder_abandon(writer, status);
     close(writer->lock);
     return OK;
@@ -139,10 +128,26 @@ Status folder_finish(FolderWriter *writer, const char *last)
 Status folder_abandon(FolderWriter *writer, Status status)
 {
     status = name_as_asked(writer, status);
-    char message[STATUS_MESSAGE_BYTES];
-    snprintf(message, sizeof message, "%s", status_message());
-    Status removed = file_remove_tree(writer->partial);
-    (void)removed; /* the first failure is the one to tell */
+    file_remove_behind(writer->partial);
     close(writer->lock);
-    return status_fail(status, "%s", message);
+    return status;
+}
+
+static Status make_now(Arena *arena, const char *folder, const char *last, Status (*make)(void *context, const char *partial),
+                       void *context)
+{
+    FolderWriter writer;
+    TRY(folder_begin(arena, folder, &writer));
+    Status status = make(context, writer.partial);
+    return status == OK ? folder_finish(&writer, last) : folder_abandon(&writer, status);
+}
+
+Status folder_make_once(Arena *arena, const char *folder, const char *last, const char *waiting,
+                        Status (*make)(void *context, const char *partial), void *context)
+{
+    SCOPED(file_close_at) int lock = -1;
+    bool                      is_there;
+    TRY(file_lock(arena_printf(arena, "%s.lock", folder), waiting, &lock));
+    TRY(file_exists(arena_printf(arena, "%s/%s", folder, last), &is_there));
+    return is_there ? OK : make_now(arena, folder, last, make, context);
 }

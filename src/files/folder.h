@@ -19,5 +19,10 @@ NODISCARD Status folder_begin(Arena *arena, const char *path, FolderWriter *out)
 /* Gives the folder its name. In one that was there files are replaced one by one, the file `last` at the end. */
 NODISCARD Status folder_finish(FolderWriter *writer, const char *last);
 
+/* Makes a folder that isn't there yet: `make` writes into the empty folder that it is told, and the file `last` appears last. Of several
+ * processes or threads one does; the others wait for it, which `waiting` says. */
+NODISCARD Status folder_make_once(Arena *arena, const char *folder, const char *last, const char *waiting,
+                                  Status (*make)(void *context, const char *partial), void *context);
+
 /* Removes what was written; returns `status`, with its message naming the folder as it was asked for. */
 Status folder_abandon(FolderWriter *writer, Status status);

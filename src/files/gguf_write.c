@@ -1,6 +1,8 @@
 /* Writing GGUF files. */
 #include "files/gguf.h"
 
+#include "base/scoped.h"
+
 #include <string.h>
 
 /* ---- keys ---- */
@@ -124,23 +126,16 @@ static Status append_tensors(const GgufDecl *decls, size_t count, GgufSource sou
 Status gguf_write(const char *path, const GgufKeys *keys, const GgufDecl *decls, size_t count, GgufSource source, void *context)
 {
     FileWriter *out;
-    StrBuf      head = {0};
+    SCOPED_STRBUF(head);
     strbuf_puts(&head, "GGUF");
     put_number(&head, GGUF_VERSION, 4);
     put_number(&head, count, 8);
     put_number(&head, keys->count, 8);
     strbuf_append(&head, keys->bytes.data, keys->bytes.len);
     put_infos(&head, decls, count);
-    Status status = file_writer_open(path, &out);
-    if (status == OK) {
-        status = file_writer_append(out, head.data, head.len);
-        if (status == OK) status = pad(out);
-        if (status == OK) status = append_tensors(decls, count, source, context, out);
-        if (status == OK)
-            status = file_writer_commit(out);
-        else
-            file_writer_abort(out);
-    }
-    strbuf_deinit(&head);
-    return status;
+    TRY(file_writer_open(path, &out));
+    Status status = file_writer_append(out, head.data, head.len);
+    if (status == OK) status = pad(out);
+    if (status == OK) status = append_tensors(decls, count, source, context, out);
+    return file_writer_end(out, status);
 }

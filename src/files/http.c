@@ -2,6 +2,7 @@
  * it is plain who gets the token. */
 #include "files/http.h"
 
+#include "base/scoped.h"
 #include "base/strbuf.h"
 
 #include <ctype.h>
@@ -197,7 +198,7 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     Http              *http = x->http;
     const HttpRequest *q = x->request;
     char               error[ERROR_BYTES] = "";
-    StrBuf             line = {0};
+    SCOPED_STRBUF(line);
     struct curl_slist *headers = http->slist_append(NULL, "Accept-Encoding: identity"); /* sizes and hashes are of the file itself */
     if (with_token) {
         strbuf_printf(&line, "Authorization: Bearer %s", q->token);
@@ -234,7 +235,6 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     http->easy_setopt(http->easy, OPT_ERRORBUFFER, (void *)NULL);
     http->easy_setopt(http->easy, OPT_HTTPHEADER, (void *)NULL);
     http->slist_free_all(headers);
-    strbuf_deinit(&line);
     int code = x->response->code;
     x->response->transient = curl != CURL_OK ? !is_hopeless(curl) : code == 408 || code == 429 || code >= 500;
     if (x->status != OK) return x->status;
@@ -287,9 +287,7 @@ static Status follow(Http *http, const HttpRequest *request, HttpResponse *out, 
 
 Status http_request(Http *http, const HttpRequest *request, HttpResponse *out)
 {
-    StrBuf url = {0};
+    SCOPED_STRBUF(url);
     strbuf_puts(&url, request->url);
-    Status status = follow(http, request, out, &url);
-    strbuf_deinit(&url);
-    return status;
+    return follow(http, request, out, &url);
 }

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/file.h"
 
 #include <ctype.h>
@@ -141,7 +142,7 @@ static Status take_listing(void *context, const HttpResponse *response, const vo
 
 static Status get_listing(HubRepo *repo, int attempts, StrBuf *text)
 {
-    StrBuf url = {0};
+    SCOPED_STRBUF(url);
     strbuf_printf(&url, "%s/api/%s/%s/revision/", repo->options->endpoint, repo->kind == HUB_MODEL ? "models" : "datasets", repo->repo);
     hub_url_append(&url, repo->revision, "");
     HttpRequest request = {
@@ -150,19 +151,17 @@ static Status get_listing(HubRepo *repo, int attempts, StrBuf *text)
     Status       status = hub_request(repo, &request, attempts, &answer);
     if (status == OK) status = hub_check_answer(repo, repo->repo, &answer);
     if (status != OK && (answer.transient || !answer.code)) status = status_prefix(ERR_IO, "%s: the hub can't be reached", repo->repo);
-    strbuf_deinit(&url);
     return status;
 }
 
 static HubFile make_file(HubRepo *repo, const char *name)
 {
-    StrBuf url = {0};
+    SCOPED_STRBUF(url);
     strbuf_printf(&url, "%s/%s%s/resolve/%s/", repo->options->endpoint, repo->kind == HUB_MODEL ? "" : "datasets/", repo->repo,
                   repo->commit);
     hub_url_append(&url, name, "/");
     HubFile file = {.name = name, .url = arena_strdup(repo->arena, url.data), .size = -1};
     file.pointer = arena_printf(repo->arena, "%s/snapshots/%s/%s", repo->folder, repo->commit, name);
-    strbuf_deinit(&url);
     return file;
 }
 
@@ -231,21 +230,19 @@ static Status pull_files(HubRepo *repo, HubFile *files, size_t count)
 
 static Status write_ref(HubRepo *repo)
 {
-    int lock;
+    SCOPED(file_close_at) int lock = -1;
     if (strcmp(repo->revision, repo->commit) == 0) return OK;
     char *path = arena_strdup(repo->arena, ref_path(repo)), *slash = strrchr(path, '/');
     *slash = 0;
     TRY(file_make_dirs(path));
     *slash = '/';
     TRY(hub_lock(repo, "refs", "its refs", &lock)); /* two writers would share the name of the temporary file */
-    Status status = file_write_atomic(path, repo->commit, strlen(repo->commit));
-    close(lock);
-    return status;
+    return file_write_atomic(path, repo->commit, strlen(repo->commit));
 }
 
 static Status pull_online(HubRepo *repo, const char *const *patterns, StrBuf *out_dir)
 {
-    StrBuf      text = {0};
+    SCOPED_STRBUF(text);
     HubFile    *files = NULL;
     size_t      count = 0;
     const char *cached;
@@ -253,12 +250,10 @@ static Status pull_online(HubRepo *repo, const char *const *patterns, StrBuf *ou
     Status status = get_listing(repo, cached ? 1 : repo->options->attempts, &text);
     if (status == ERR_IO && cached) {
         log_warn("%s; what the cache has is used", status_message());
-        strbuf_deinit(&text);
         return answer_from_cache(repo, out_dir);
     }
-    if (status == OK) status = read_listing(repo, patterns, &text, &files, &count);
-    strbuf_deinit(&text);
     TRY(status);
+    TRY(read_listing(repo, patterns, &text, &files, &count));
     TRY(pull_files(repo, files, count));
     TRY(write_ref(repo));
     strbuf_printf(out_dir, "%s/snapshots/%s", repo->folder, repo->commit);
@@ -268,7 +263,7 @@ static Status pull_online(HubRepo *repo, const char *const *patterns, StrBuf *ou
 Status hub_pull(const HubOptions *options, HubKind kind, const char *name, const char *revision, const char *const *patterns,
                 StrBuf *out_dir)
 {
-    Arena   arena = {0};
+    SCOPED_ARENA(arena);
     HubRepo repo = {.arena = &arena, .options = options, .kind = kind, .repo = name, .revision = revision ? revision : "main"};
     FAIL_IF(!hub_is_repo_id(name), ERR_INVALID, "\"%.200s\" isn't the name of a repository; expected ORG/NAME", name);
     FAIL_IF(!is_safe_path(repo.revision), ERR_INVALID, "\"%.200s\" isn't the name of a revision", repo.revision);
@@ -277,25 +272,18 @@ Status hub_pull(const HubOptions *options, HubKind kind, const char *name, const
         arena_printf(&arena, "%s--%.*s--%s", kind == HUB_MODEL ? "models" : "datasets", (int)(slash - name), name, slash + 1);
     repo.folder = arena_printf(&arena, "%s/%s", options->cache, folder);
     repo.locks = arena_printf(&arena, "%s/.locks/%s", options->cache, folder);
-    Status status;
-    if (options->offline) {
-        status = answer_from_cache(&repo, out_dir);
-    } else {
-        status = http_open(&repo.http);
-        if (status == OK) status = pull_online(&repo, patterns, out_dir);
-        http_close(repo.http);
-    }
-    arena_deinit(&arena);
+    if (options->offline) return answer_from_cache(&repo, out_dir);
+    Status status = http_open(&repo.http);
+    if (status == OK) status = pull_online(&repo, patterns, out_dir);
+    http_close(repo.http);
     return status;
 }
 
 Status hub_resolve(HubKind kind, const char *repo, const char *revision, const char *const *patterns, StrBuf *out_dir)
 {
-    HubOptions options;
+    SCOPED(hub_options_deinit) HubOptions options;
     TRY(hub_options_init(&options));
-    Status status = hub_pull(&options, kind, repo, revision, patterns, out_dir);
-    hub_options_deinit(&options);
-    return status;
+    return hub_pull(&options, kind, repo, revision, patterns, out_dir);
 }
 
 const char *hub_snapshot_repo(Arena *arena, const char *dir)
@@ -312,19 +300,17 @@ const char *hub_snapshot_repo(Arena *arena, const char *dir)
 
 Status hub_is_remote(const char *path, bool *out)
 {
-    const char *at = strchr(path, '@');
-    bool        is_here, is_org = false;
-    char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
-    if (!name) fatal_out_of_memory(strlen(path));
-    bool   is_id = hub_is_repo_id(name);
-    Status status = file_exists(path, &is_here);
-    if (status == OK && is_id && !at) {
+    SCOPED_ARENA(arena);
+    bool  is_here, is_org = false, has_revision = strchr(path, '@');
+    char *name = arena_strndup(&arena, path, strcspn(path, "@"));
+    *out = hub_is_repo_id(name);
+    TRY(file_exists(path, &is_here));
+    if (*out && !has_revision) {
         *strchr(name, '/') = 0;
-        status = file_is_dir(name, &is_org);
+        TRY(file_is_dir(name, &is_org));
     }
-    free(name);
-    *out = status == OK && is_id && !is_here && !is_org;
-    return status;
+    *out = *out && !is_here && !is_org;
+    return OK;
 }
 
 Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path)
@@ -338,10 +324,19 @@ Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path)
     TRY(hub_is_remote(path, &is_remote));
     FAIL_IF(!is_remote, ERR_NOT_FOUND, "%s: no such file or folder, nor is it the name (ORG/NAME) of a repository on the hub%s", path,
             hub_is_repo_id(path) ? "; beside a folder of the ORG's name that is ORG/NAME@main" : "");
-    const char *at = strchr(path, '@');
-    char       *name = at ? strndup(path, (size_t)(at - path)) : strdup(path);
-    if (!name) fatal_out_of_memory(strlen(path));
-    Status status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files, out_path);
-    free(name);
+    SCOPED_ARENA(arena);
+    const char *at = strchr(path, '@'), *name = arena_strndup(&arena, path, strcspn(path, "@"));
+    Status      status = hub_resolve(kind, name, at ? at + 1 : NULL, kind == HUB_MODEL ? hub_model_files : hub_dataset_files, out_path);
     return status == OK ? OK : status_prefix(status, "%s: no such file or folder, and as a name on the hub", path);
+}
+
+Status hub_derived_path(Arena *arena, const char *prefix, uint64_t hash, const char *path, const char **out)
+{
+    SCOPED(hub_options_deinit) HubOptions hub;
+    TRY(hub_options_init(&hub));
+    size_t len = strlen(path);
+    while (len > 1 && path[len - 1] == '/') len--;
+    const char *whole = arena_strndup(arena, path, len), *slash = strrchr(whole, '/');
+    *out = arena_printf(arena, "%s/%s%016llx--%s", hub.cache, prefix, (unsigned long long)hash, slash ? slash + 1 : whole);
+    return file_make_dirs(hub.cache);
 }

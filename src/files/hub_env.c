@@ -2,6 +2,7 @@
 #include "files/hub_internal.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/file.h"
 
 #include <ctype.h>
@@ -87,8 +88,8 @@ static Status read_token(const char *home, char **out)
     *out = NULL;
     if (env("HF_TOKEN")) return set_token(env("HF_TOKEN"), "HF_TOKEN", out);
     if (env("HUGGING_FACE_HUB_TOKEN")) return set_token(env("HUGGING_FACE_HUB_TOKEN"), "HUGGING_FACE_HUB_TOKEN", out);
-    char  *path = env("HF_TOKEN_PATH") ? join(env("HF_TOKEN_PATH"), "") : join(home, "/token");
-    Arena  arena = {0};
+    char *path = env("HF_TOKEN_PATH") ? join(env("HF_TOKEN_PATH"), "") : join(home, "/token");
+    SCOPED_ARENA(arena);
     Str    text;
     bool   is_there, is_dir;
     Status status = file_exists(path, &is_there);
@@ -97,7 +98,6 @@ static Status read_token(const char *home, char **out)
         status = file_read(&arena, path, TOKEN_FILE_BYTES, &text);
         if (status == OK) status = set_token(text.data, path, out);
     }
-    arena_deinit(&arena);
     free(path);
     return status;
 }

@@ -3,6 +3,7 @@
 #include "files/hub_internal.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/checksum.h"
 #include "files/file.h"
 
@@ -287,7 +288,7 @@ static Status link_pointer(HubRepo *repo, const HubFile *file, const char *blob)
 {
     char *folder = dirname(arena_strdup(repo->arena, file->pointer));
     TRY(file_make_dirs(folder));
-    StrBuf target = {0};
+    SCOPED_STRBUF(target);
     strbuf_puts(&target, "../../"); /* from snapshots/COMMIT */
     for (const char *p = file->name; *p; p++)
         if (*p == '/') strbuf_puts(&target, "../");
@@ -295,9 +296,7 @@ static Status link_pointer(HubRepo *repo, const HubFile *file, const char *blob)
     int failed = unlink(file->pointer) != 0 && errno != ENOENT; /* a pointer to a blob that was removed */
     if (!failed) failed = symlink(target.data, file->pointer) != 0 && errno != EEXIST;
     if (failed) failed = link(blob, file->pointer) != 0 && errno != EEXIST; /* file systems without symbolic links */
-    Status status = failed ? file_fail("make", file->pointer) : OK;
-    strbuf_deinit(&target);
-    return status;
+    return failed ? file_fail("make", file->pointer) : OK;
 }
 
 Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd)
@@ -312,29 +311,27 @@ static Status pull_blob(HubRepo *repo, const HubFile *file, const char *blob)
     bool is_there;
     TRY(file_exists(blob, &is_there));
     if (is_there) return OK;
-    Download d = {.repo = repo,
-                  .file = file,
-                  .path = arena_printf(repo->arena, "%s.incomplete", blob),
-                  .version = file->served,
-                  .is_hashed = is_checksum(file->etag)};
-    d.fd = file_open(d.path, O_RDWR | O_CREAT);
-    if (d.fd < 0) return file_fail("create", d.path);
-    d.have = lseek(d.fd, 0, SEEK_END);
-    Status status = download(&d);
-    if (status == OK && rename(d.path, blob) != 0) status = file_fail("rename to", blob);
-    close(d.fd);
-    return status;
+    Download                  d = {.repo = repo,
+                                   .file = file,
+                                   .path = arena_printf(repo->arena, "%s.incomplete", blob),
+                                   .version = file->served,
+                                   .is_hashed = is_checksum(file->etag)};
+    SCOPED(file_close_at) int fd = file_open(d.path, O_RDWR | O_CREAT);
+    if (fd < 0) return file_fail("create", d.path);
+    d.fd = fd;
+    d.have = lseek(fd, 0, SEEK_END);
+    TRY(download(&d));
+    return rename(d.path, blob) != 0 ? file_fail("rename to", blob) : OK;
 }
 
 Status hub_file_pull(HubRepo *repo, const HubFile *file)
 {
     const char *blobs = arena_printf(repo->arena, "%s/blobs", repo->folder), *blob = arena_printf(repo->arena, "%s/%s", blobs, file->etag);
-    int         lock;
+    SCOPED(file_close_at) int lock = -1;
     TRY(file_make_dirs(blobs));
     TRY(hub_lock(repo, file->etag, file->name, &lock));
-    Status status = pull_blob(repo, file, blob);
-    if (status == OK) status = link_pointer(repo, file, blob);
-    close(lock);
-    if (status == OK && file->size > 0) repo->bytes_done += file->size;
-    return status;
+    TRY(pull_blob(repo, file, blob));
+    TRY(link_pointer(repo, file, blob));
+    if (file->size > 0) repo->bytes_done += file->size;
+    return OK;
 }

@@ -4,8 +4,10 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/scoped.h"
 #include "files/safetensors_internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -201,16 +203,11 @@ Status st_read_bytes(StFile *file, const char *path, const FileMap *map)
             (unsigned long long)header_bytes, map->size);
     const char *text = map->data + 8;
     FAIL_IF(header_bytes == 0 || text[0] != '{', ERR_INVALID, "%s: the header doesn't start with '{'", path);
-    FileMap   data = {text + header_bytes, map->size - 8 - header_bytes};
-    Arena     scratch = {0};
+    FileMap data = {text + header_bytes, map->size - 8 - header_bytes};
+    SCOPED_ARENA(scratch);
     JsonValue header;
     Status    status = json_parse(&scratch, "header", text, header_bytes, &header);
-    if (status != OK)
-        status = status_prefix(status, "%s", path);
-    else
-        status = read_header(file, path, &header, &data, &scratch);
-    arena_deinit(&scratch);
-    return status;
+    return status == OK ? read_header(file, path, &header, &data, &scratch) : status_prefix(status, "%s", path);
 }
 
 /* ---- the whole ---- */
@@ -251,23 +248,28 @@ Status st_set_tensors(StFile *file, const StTensor *tensors, size_t count)
 
 StFile *st_new(const char *path)
 {
-    StFile *file = calloc(1, sizeof *file);
-    if (!file) fatal_out_of_memory(sizeof *file);
+    StFile *file = calloc_or_end(1, sizeof *file);
     file->path = arena_strdup(&file->arena, path);
     return file;
 }
 
 Status st_open_memory(const char *name, const void *data, size_t size, StFile **out)
 {
-    StFile *file = st_new(name);
-    FileMap map = {data, size};
-    Status  status = st_read_bytes(file, file->path, &map);
-    if (status == OK) status = st_build_table(file);
-    if (status == OK)
-        *out = file;
-    else
-        st_close(file);
-    return status;
+    SCOPED(st_close_at) StFile *file = st_new(name);
+    FileMap                     map = {data, size};
+    TRY(st_read_bytes(file, file->path, &map));
+    TRY(st_build_table(file));
+    *out = file;
+    file = NULL;
+    return OK;
+}
+
+const char *st_shape_text(const int64_t *dim, int ndim, char out[ST_SHAPE_BYTES])
+{
+    int at = snprintf(out, ST_SHAPE_BYTES, "[");
+    for (int i = 0; i < ndim; i++) at += snprintf(out + at, (size_t)(ST_SHAPE_BYTES - at), "%s%lld", i ? "," : "", (long long)dim[i]);
+    snprintf(out + at, (size_t)(ST_SHAPE_BYTES - at), "]");
+    return out;
 }
 
 void st_close(StFile *file)

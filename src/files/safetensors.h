@@ -47,6 +47,10 @@ struct StTensor {
     const StMade *made; /* NULL: the values are in `data`, else there is none, and dtype is what they are to be stored as */
 };
 
+enum { ST_SHAPE_BYTES = 192 };
+/* Dims as "[2,3]"; returns `out`. */
+const char *st_shape_text(const int64_t *dim, int ndim, char out[ST_SHAPE_BYTES]);
+
 /* Whether elements may be read through a pointer of their type. Files of some writers lie otherwise. */
 bool st_is_aligned(const StTensor *tensor);
 
@@ -56,6 +60,11 @@ typedef struct StFile StFile; /* an open file, or folder of shards; immutable, s
  * there is). Errors name file and tensor. The folder's index and its shards must agree. */
 NODISCARD Status st_open(const char *path, StFile **out);
 void             st_close(StFile *file); /* NULL is fine */
+/* The same of a file that stands at this address, for SCOPED. */
+static inline void st_close_at(StFile **file)
+{
+    st_close(*file);
+}
 
 /* The same over bytes of the caller's, which must outlive it and start at a multiple of 8. */
 NODISCARD Status st_open_memory(const char *name, const void *data, size_t size, StFile **out);

@@ -1,5 +1,6 @@
 /* Files and folders: one file, or the shards that an index names. */
-#include "base/json.h"
+#include "base/scoped.h"
+#include "files/json_file.h"
 #include "files/safetensors_internal.h"
 
 #include <string.h>
@@ -44,20 +45,12 @@ static Status open_shards(StFile *file, const char *folder, const char *index_pa
 
 static Status open_index(StFile *file, const char *folder, const char *index_path)
 {
-    Arena     scratch = {0};
-    Str       text;
-    Status    status = file_read(&scratch, index_path, ST_MAX_HEADER_BYTES, &text);
+    SCOPED_ARENA(scratch);
     JsonValue index;
-    if (status == OK) status = json_parse(&scratch, index_path, text.data, text.len, &index);
-    if (status == OK) {
-        const JsonValue *map = json_get(&index, "weight_map");
-        if (!map || map->type != JSON_OBJECT)
-            status = status_fail(ERR_INVALID, "%s: no \"weight_map\" object", index_path);
-        else
-            status = open_shards(file, folder, index_path, map);
-    }
-    arena_deinit(&scratch);
-    return status;
+    TRY(json_file_read(&scratch, index_path, ST_MAX_HEADER_BYTES, &index));
+    const JsonValue *map = json_get(&index, "weight_map");
+    FAIL_IF(!map || map->type != JSON_OBJECT, ERR_INVALID, "%s: no \"weight_map\" object", index_path);
+    return open_shards(file, folder, index_path, map);
 }
 
 static Status open_single(StFile *file, const char *path)
@@ -95,11 +88,9 @@ static Status open_path(StFile *file, const char *path)
 
 Status st_open(const char *path, StFile **out)
 {
-    StFile *file = st_new(path);
-    Status  status = open_path(file, path);
-    if (status == OK)
-        *out = file;
-    else
-        st_close(file);
-    return status;
+    SCOPED(st_close_at) StFile *file = st_new(path);
+    TRY(open_path(file, path));
+    *out = file;
+    file = NULL;
+    return OK;
 }

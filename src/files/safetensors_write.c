@@ -1,5 +1,7 @@
 /* The writer: header first, then each tensor as its source delivers it, through a FileWriter. */
+#include "base/compare.h"
 #include "base/json.h"
+#include "base/scoped.h"
 #include "files/safetensors.h"
 
 #include <stdio.h>
@@ -75,9 +77,7 @@ static Status write_whole(const char *path, Str header, const StDecl *decls, con
     TRY(file_writer_open(path, &writer));
     Status status = file_writer_append(writer, header.data, header.len);
     if (status == OK) status = write_tensors(writer, decls, picked, count, source, context);
-    if (status == OK) return file_writer_commit(writer);
-    file_writer_abort(writer);
-    return status;
+    return file_writer_end(writer, status);
 }
 
 /* What this rank writes of the file. */
@@ -101,34 +101,21 @@ static Status write_together(Comm *comm, const char *path, Str header, const StD
     Status status = comm_agree(comm, write_part(comm, path, header, decls, picked, count, source, context));
     if (comm_rank(comm) != 0) return comm_agree(comm, status);
     if (status == OK) return comm_agree(comm, file_publish_parts(path));
-    char message[STATUS_MESSAGE_BYTES];
-    snprintf(message, sizeof message, "%s", status_message());
-    Status ignored = file_remove_parts(path);
-    (void)ignored;
-    return comm_agree(comm, status_fail(status, "%s", message));
+    file_remove_parts(path);
+    return comm_agree(comm, status);
 }
 
 static Status write_picked(Comm *comm, const char *path, const StDecl *decls, size_t *picked, size_t count, const char *const *metadata,
                            StSource source, void *context, Arena *scratch)
 {
     sort_by_width(decls, picked, count, scratch);
-    StrBuf text = {0};
+    SCOPED_STRBUF(text);
     write_header(&text, decls, picked, count, metadata);
-    Str    header = {text.data, text.len};
-    Status status = OK;
-    if (header.len - 8 > ST_MAX_HEADER_BYTES)
-        status = status_fail(ERR_UNSUPPORTED, "%s: a header of %zu bytes is above the format's limit", path, header.len);
-    else if (comm)
-        status = write_together(comm, path, header, decls, picked, count, source, context);
-    else
-        status = write_whole(path, header, decls, picked, count, source, context);
-    strbuf_deinit(&text);
-    return status;
-}
-
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    Str header = {text.data, text.len};
+    FAIL_IF(header.len - 8 > ST_MAX_HEADER_BYTES, ERR_UNSUPPORTED, "%s: a header of %zu bytes is above the format's limit", path,
+            header.len);
+    return comm ? write_together(comm, path, header, decls, picked, count, source, context)
+                : write_whole(path, header, decls, picked, count, source, context);
 }
 
 /* Nobody could read a file with two tensors of one name. */
@@ -136,7 +123,7 @@ static Status check_names(const char *path, const StDecl *decls, size_t count, A
 {
     const char **names = arena_array(scratch, const char *, count + 1);
     for (size_t i = 0; i < count; i++) names[i] = decls[i].name;
-    qsort(names, count, sizeof *names, compare_names);
+    qsort(names, count, sizeof *names, compare_texts);
     for (size_t i = 1; i < count; i++)
         FAIL_IF(strcmp(names[i - 1], names[i]) == 0, ERR_INVALID, "%s: two tensors are named %s; expected a name of its own for each", path,
                 names[i]);
@@ -153,11 +140,9 @@ static size_t *pick_all(Arena *scratch, size_t count)
 Status st_write_together(Comm *comm, const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source,
                          void *context)
 {
-    Arena  scratch = {0};
-    Status status = check_names(path, decls, count, &scratch);
-    if (status == OK) status = write_picked(comm, path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
-    arena_deinit(&scratch);
-    return status;
+    SCOPED_ARENA(scratch);
+    TRY(check_names(path, decls, count, &scratch));
+    return write_picked(comm, path, decls, pick_all(&scratch, count), count, metadata, source, context, &scratch);
 }
 
 Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context)
@@ -178,7 +163,7 @@ static int by_name(const void *a, const void *b)
 static Status write_index(const char *folder, const char *stem, IndexEntry *entries, size_t count, size_t num_shards, size_t total_bytes,
                           Arena *scratch)
 {
-    StrBuf text = {0};
+    SCOPED_STRBUF(text);
     qsort(entries, count, sizeof *entries, by_name);
     strbuf_printf(&text, "{\n  \"metadata\": {\n    \"total_size\": %zu\n  },\n  \"weight_map\": {", total_bytes);
     for (size_t i = 0; i < count; i++) {
@@ -187,9 +172,7 @@ static Status write_index(const char *folder, const char *stem, IndexEntry *entr
         strbuf_printf(&text, ": \"%s-%05zu-of-%05zu.safetensors\"", stem, entries[i].shard + 1, num_shards);
     }
     strbuf_puts(&text, "\n  }\n}\n");
-    Status status = file_write_atomic(arena_printf(scratch, "%s/%s.safetensors.index.json", folder, stem), text.data, text.len);
-    strbuf_deinit(&text);
-    return status;
+    return file_write_atomic(arena_printf(scratch, "%s/%s.safetensors.index.json", folder, stem), text.data, text.len);
 }
 
 static Status write_shards(Comm *comm, const char *folder, const char *stem, const StDecl *decls, IndexEntry *entries, size_t count,
@@ -209,7 +192,7 @@ static Status write_shards(Comm *comm, const char *folder, const char *stem, con
 Status st_write_folder_together(Comm *comm, const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
                                 StSource source, void *context)
 {
-    Arena       scratch = {0};
+    SCOPED_ARENA(scratch);
     IndexEntry *entries = arena_array(&scratch, IndexEntry, count);
     size_t      shard = 0, used = 0;
     for (size_t i = 0; i < count; i++) {
@@ -230,7 +213,6 @@ Status st_write_folder_together(Comm *comm, const char *folder, const char *stem
         status = write_picked(comm, path, decls, pick_all(&scratch, count), count, NULL, source, context, &scratch);
         if (status == OK && comm_rank(comm) == 0) status = file_remove_tree(arena_printf(&scratch, "%s.index.json", path));
     }
-    arena_deinit(&scratch);
     return comm_agree(comm, status);
 }
 
