@@ -1,6 +1,7 @@
 /* Loading for inference. */
 #include "infer/infer_model.h"
 
+#include "files/json_file.h"
 #include "infer/row_adapters.h"
 #include "model/weights.h"
 #include "passes/precision.h"
@@ -37,13 +38,8 @@ static void add_eos_of(Arena *arena, EosIds *eos, const JsonValue *config)
 static Status add_eos_of_folder(Arena *arena, EosIds *eos, const char *dir)
 {
     const char *path = arena_printf(arena, "%s/generation_config.json", dir);
-    Str         text;
     JsonValue   config;
-    bool        is_there;
-    TRY(file_exists(path, &is_there));
-    if (!is_there) return OK;
-    TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(arena, path, text.data, text.len, &config));
+    TRY(json_file_read_if_there(arena, path, MAX_CONFIG_BYTES, &config));
     TRY(hf_check_token_ids(&config, path));
     add_eos_of(arena, eos, &config);
     return OK;

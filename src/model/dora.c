@@ -1,6 +1,7 @@
 /* See dora.h. A weight is read whole, one at a time on each rank; sums are in double. */
 #include "model/dora.h"
 
+#include "base/scoped.h"
 #include "model/init.h"
 #include "model/make_again.h"
 #include "model/weights.h"
@@ -31,15 +32,6 @@ static void find_all(const Plan *plan, Magnitudes *out)
     }
 }
 
-static const Param *find_base(const Plan *plan, const char *module)
-{
-    for (int i = 0; i < plan->num_params; i++) {
-        const Param *param = plan->params[i];
-        if (param->is_linear && !param->is_adapter && !param->ns && param->module && strcmp(param->module, module) == 0) return param;
-    }
-    return NULL;
-}
-
 /* ---- norms of rows ---- */
 
 typedef struct Rows {
@@ -61,26 +53,20 @@ static void norm_of_row(void *context, int64_t row, int worker)
 /* As the plan keeps the weight. */
 static Status keep(const Param *base, const WeightFormat *made, ThreadPool *pool, float *w)
 {
-    int64_t numel = type_numel(&base->type);
     if (base->format && made) TRY(weight_make_again(made, base->type.dim[0], base->type.dim[1], w, pool));
-    if (base->type.dtype == DT_F32) return OK;
-    void *codes = malloc_or_end((size_t)dtype_bytes(base->type.dtype, numel));
-    dtype_encode(base->type.dtype, w, numel, codes);
-    dtype_decode(base->type.dtype, codes, numel, w);
-    free(codes);
+    lora_round(base->type.dtype, w, type_numel(&base->type));
     return OK;
 }
 
 static Status make_norms(const HfModel *model, const Param *base, const WeightFormat *made, ThreadPool *pool, float *norms)
 {
-    float *w = malloc((size_t)type_numel(&base->type) * sizeof *w);
+    SCOPED(scoped_free) float *w = malloc((size_t)type_numel(&base->type) * sizeof *w);
     FAIL_IF(!w, ERR_NO_FIT, "no memory for the weight of %s", base->module);
-    Status status = weights_read(model, base, w);
-    if (status == OK) status = keep(base, made, pool, w);
+    TRY(weights_read(model, base, w));
+    TRY(keep(base, made, pool, w));
     Rows rows = {w, base->type.dim[1], norms};
-    if (status == OK) pool_run(pool, base->type.dim[0], norm_of_row, &rows);
-    free(w);
-    return status;
+    pool_run(pool, base->type.dim[0], norm_of_row, &rows);
+    return OK;
 }
 
 /* ---- what adapters begin with ---- */
@@ -103,7 +89,7 @@ Status dora_begin(Session *session, HfModel *model, const WeightFormat *made, ui
     Status      status = OK;
     find_all(plan, &all);
     for (int i = comm_rank(comm); i < all.count && status == OK; i += world) {
-        const Param *base = find_base(plan, all.items[i].param->module);
+        const Param *base = lora_base_of(plan, all.items[i].param->module);
         CHECK(base);
         comm_beat(comm, "norms of the base's rows");
         status = make_norms(model, base, made, pool, all.items[i].norms);

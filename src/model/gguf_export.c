@@ -2,6 +2,7 @@
 #include "model/gguf_export.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "model/gguf_internal.h"
 #include "model/weights.h"
 
@@ -25,18 +26,15 @@ static const PresetInfo presets[] = {
 
 Status gguf_parse_preset(const char *word, GgufPreset *out)
 {
-    StrBuf known = {0};
+    SCOPED_STRBUF(known);
     for (int i = 0; i < GGUF_NUM_PRESETS; i++) {
         *out = (GgufPreset)i;
         if (strcasecmp(word, presets[i].word) == 0) {
-            strbuf_deinit(&known);
             return OK;
         }
         strbuf_printf(&known, "%s%s", known.len ? ", " : "", presets[i].word);
     }
-    Status status = status_fail(ERR_INVALID, "--type %s: expected one of %s", word, strbuf_cstr(&known));
-    strbuf_deinit(&known);
-    return status;
+    return status_fail(ERR_INVALID, "--type %s: expected one of %s", word, strbuf_cstr(&known));
 }
 
 /* ---- places ---- */
@@ -100,7 +98,7 @@ typedef struct Output {
 } Output;
 
 typedef struct Exporter {
-    Arena             arena;
+    Arena            *arena;
     HfModel          *model;
     const char       *dir, *name;
     const GgufFamily *family;
@@ -161,7 +159,7 @@ static Status add_param(Exporter *exporter, const Param *param)
     FAIL_IF(source->kind == HF_CONCAT || source->kind == HF_SLICE, ERR_UNSUPPORTED,
             "%s: tensor %s is a part of another, which a GGUF file doesn't have so", exporter->model->dir, source->names[0]);
     TRY(st_require(exporter->model->weights, source->names[0], &output->tensor));
-    TRY(gguf_place(&exporter->arena, exporter->family, output->tensor->name, &output->place));
+    TRY(gguf_place(exporter->arena, exporter->family, output->tensor->name, &output->place));
     output->is_transposed = source->kind == HF_TRANSPOSE;
     exporter->has_head |= output->place.role == GGUF_HEAD;
     GgufDecl *decl = &exporter->decls[exporter->count++];
@@ -180,12 +178,12 @@ static Status add_params(Exporter *exporter)
 {
     Graph *graph;
     TRY(hf_model_open_weights(exporter->model));
-    TRY(hf_model_bind(&exporter->arena, exporter->model, DT_F32, &graph));
+    TRY(hf_model_bind(exporter->arena, exporter->model, DT_F32, &graph));
     Plan plan = {.num_params = graph->num_params, .params = graph->params}; /* parameters are all that is looked at */
     TRY(weights_check(&plan, exporter->model));
     size_t most = (size_t)graph->num_params + GGUF_MOST_FACTORS;
-    exporter->outputs = arena_array(&exporter->arena, Output, most);
-    exporter->decls = arena_array(&exporter->arena, GgufDecl, most);
+    exporter->outputs = arena_array(exporter->arena, Output, most);
+    exporter->decls = arena_array(exporter->arena, GgufDecl, most);
     for (int i = 0; i < graph->num_params; i++) TRY(add_param(exporter, graph->params[i]));
     for (size_t i = 0; i < exporter->count; i++) {
         GgufDecl *decl = &exporter->decls[i];
@@ -246,50 +244,40 @@ static Status check_values(const Output *output, const Piece *piece)
     return OK;
 }
 
+/* The tensor's transpose, for the caller to free. */
 static Status turned(const Output *output, float **out)
 {
-    const StTensor *tensor = output->tensor;
-    size_t          bytes = (size_t)tensor->numel * sizeof **out;
-    float          *values = malloc(bytes);
+    const StTensor            *tensor = output->tensor;
+    size_t                     bytes = (size_t)tensor->numel * sizeof **out;
+    SCOPED(scoped_free) float *values = malloc(bytes);
     *out = malloc(bytes);
-    Status status = values && *out ? st_to_f32(tensor, 0, tensor->numel, values)
-                                   : status_fail(ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
-    if (status == OK) transpose_floats(values, tensor->dim[0], tensor->dim[1], *out);
-    free(values);
-    return status;
-}
-
-static Status append_rows(const Exporter *exporter, const Output *output, const float *whole, Piece *piece, int64_t rows, FileWriter *out)
-{
-    int64_t most = PIECE_VALUES / piece->cols > 1 ? PIECE_VALUES / piece->cols : 1;
-    piece->values = malloc_or_end((size_t)(most * piece->cols) * sizeof *piece->values);
-    piece->blocks = malloc_or_end((size_t)gguf_bytes(piece->decl->type, most * piece->cols));
-    Status status = OK;
-    for (int64_t first = 0; first < rows && status == OK; first += piece->rows) {
-        piece->rows = rows - first < most ? rows - first : most;
-        status = read_rows(exporter, output, whole, first, piece);
-        if (status == OK) status = check_values(output, piece);
-        if (status != OK) break;
-        pool_run(exporter->pool, piece->rows, encode_row, piece);
-        status = file_writer_append(out, piece->blocks, (size_t)gguf_bytes(piece->decl->type, piece->rows * piece->cols));
-    }
-    free(piece->values);
-    free(piece->blocks);
-    return status;
+    FAIL_IF(!values || !*out, ERR_NO_FIT, "no memory to transpose tensor %s", tensor->name);
+    TRY(st_to_f32(tensor, 0, tensor->numel, values));
+    transpose_floats(values, tensor->dim[0], tensor->dim[1], *out);
+    return OK;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
 {
-    const Exporter *exporter = context;
-    const Output   *output = &exporter->outputs[index];
-    const GgufDecl *decl = &exporter->decls[index];
-    Piece           piece = {.decl = decl, .cols = decl->dim[decl->ndim - 1]};
-    float          *whole = NULL;
-    if (output->factors) return file_writer_append(out, output->factors, (size_t)decl->dim[0] * sizeof *output->factors);
-    Status status = output->is_transposed ? turned(output, &whole) : OK;
-    if (status == OK) status = append_rows(exporter, output, whole, &piece, gguf_decl_numel(decl) / piece.cols, out);
-    free(whole);
-    return status;
+    const Exporter            *exporter = context;
+    const Output              *output = &exporter->outputs[index];
+    const GgufDecl            *decl = &exporter->decls[index];
+    int64_t                    cols = decl->dim[decl->ndim - 1], rows = gguf_decl_numel(decl) / cols;
+    int64_t                    most = PIECE_VALUES / cols > 1 ? PIECE_VALUES / cols : 1;
+    SCOPED(scoped_free) float *whole = NULL;
+    if (output->factors) return file_writer_append(out, output->factors, (size_t)cols * sizeof *output->factors);
+    if (output->is_transposed) TRY(turned(output, &whole));
+    SCOPED_ARRAY(float, values, most *cols);
+    SCOPED_ARRAY(uint8_t, blocks, gguf_bytes(decl->type, most * cols));
+    Piece piece = {.decl = decl, .cols = cols, .values = values, .blocks = blocks};
+    for (int64_t first = 0; first < rows; first += most) {
+        piece.rows = rows - first < most ? rows - first : most;
+        TRY(read_rows(exporter, output, whole, first, &piece));
+        TRY(check_values(output, &piece));
+        pool_run(exporter->pool, piece.rows, encode_row, &piece);
+        TRY(file_writer_append(out, blocks, (size_t)gguf_bytes(decl->type, piece.rows * cols)));
+    }
+    return OK;
 }
 
 /* ---- the file ---- */
@@ -309,38 +297,34 @@ static Status collect(Exporter *exporter, GgufKeys *keys)
     TRY(gguf_find_family(exporter->model, &exporter->family));
     TRY(add_params(exporter));
     put_general(exporter, keys);
-    TRY(gguf_put_model_keys(&exporter->arena, exporter->model, exporter->family, keys, factors, &num_factors));
+    TRY(gguf_put_model_keys(exporter->arena, exporter->model, exporter->family, keys, factors, &num_factors));
     for (int i = 0; i < num_factors; i++) add_factors(exporter, &factors[i]);
-    return gguf_put_tokenizer(&exporter->arena, exporter->model, exporter->dir, exporter->name, keys);
+    return gguf_put_tokenizer(exporter->arena, exporter->model, exporter->dir, exporter->name, keys);
 }
 
 Status gguf_check_model(const HfModel *model)
 {
-    Arena             arena = {0};
-    GgufKeys          keys = {0};
-    const GgufFamily *family;
-    GgufFactors       factors[GGUF_MOST_FACTORS];
-    int               num_factors;
-    Status            status = gguf_find_family(model, &family);
+    SCOPED_ARENA(arena);
+    SCOPED(gguf_keys_deinit) GgufKeys keys = {0};
+    const GgufFamily                 *family;
+    GgufFactors                       factors[GGUF_MOST_FACTORS];
+    int                               num_factors;
+    TRY(gguf_find_family(model, &family));
     log_mute(true);
-    if (status == OK) status = gguf_put_model_keys(&arena, model, family, &keys, factors, &num_factors);
+    Status status = gguf_put_model_keys(&arena, model, family, &keys, factors, &num_factors);
     if (status == OK) status = gguf_put_tokenizer(&arena, model, model->dir, "", &keys);
     log_mute(false);
-    gguf_keys_deinit(&keys);
-    arena_deinit(&arena);
     return status;
 }
 
 Status gguf_export(HfModel *model, const char *dir, const char *name, GgufPreset preset, const char *path, ThreadPool *pool)
 {
-    Exporter exporter = {.model = model, .dir = dir, .name = name, .preset = preset, .pool = pool};
-    GgufKeys keys = {0};
-    Status   status = collect(&exporter, &keys);
-    if (status == OK && exporter.num_fallbacks)
+    SCOPED_ARENA(arena);
+    SCOPED(gguf_keys_deinit) GgufKeys keys = {0};
+    Exporter exporter = {.arena = &arena, .model = model, .dir = dir, .name = name, .preset = preset, .pool = pool};
+    TRY(collect(&exporter, &keys));
+    if (exporter.num_fallbacks)
         log_note(NULL, false, "%zu of %zu tensors have rows that aren't whole blocks of their type; they are stored in a larger type",
                  exporter.num_fallbacks, exporter.count);
-    if (status == OK) status = gguf_write(path, &keys, exporter.decls, exporter.count, append_tensor, &exporter);
-    gguf_keys_deinit(&keys);
-    arena_deinit(&exporter.arena);
-    return status;
+    return gguf_write(path, &keys, exporter.decls, exporter.count, append_tensor, &exporter);
 }

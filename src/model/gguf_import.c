@@ -2,6 +2,7 @@
 #include "model/gguf_import.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "model/gguf_import_internal.h"
 #include "model/weights.h"
 
@@ -105,27 +106,19 @@ static Status append_floats(const StDecl *decl, const float *values, int64_t cou
     DType dtype;
     CHECK(st_dtype_to(decl->dtype, &dtype));
     FAIL_IF(dtype_first_unfit(dtype, values, count) < count, ERR_INVALID, "tensor %s holds values that aren't finite", decl->name);
-    if (dtype == DT_F32) return file_writer_append(out, values, (size_t)count * sizeof *values);
-    void *stored = malloc_or_end((size_t)dtype_bytes(dtype, count));
-    dtype_encode(dtype, values, count, stored);
-    Status status = file_writer_append(out, stored, (size_t)dtype_bytes(dtype, count));
-    free(stored);
-    return status;
+    return weights_append_floats(dtype, values, count, out);
 }
 
 static Status append_turned(const StDecl *decl, const Source *source, FileWriter *out)
 {
-    int64_t rows = source->tensor->dim[0], cols = source->tensor->dim[1];
-    float  *values = malloc((size_t)(rows * cols) * sizeof *values), *turned = malloc((size_t)(rows * cols) * sizeof *turned);
-    Status  status = values && turned ? OK : status_fail(ERR_NO_FIT, "no memory to transpose tensor %s", decl->name);
-    if (status == OK) {
-        gguf_decode(source->tensor->type, source->tensor->data, rows * cols, values);
-        transpose_floats(values, rows, cols, turned);
-        status = append_floats(decl, turned, rows * cols, out);
-    }
-    free(values);
-    free(turned);
-    return status;
+    int64_t                    rows = source->tensor->dim[0], cols = source->tensor->dim[1];
+    size_t                     bytes = (size_t)(rows * cols) * sizeof(float);
+    SCOPED(scoped_free) float *values = malloc(bytes);
+    SCOPED(scoped_free) float *turned = malloc(bytes);
+    FAIL_IF(!values || !turned, ERR_NO_FIT, "no memory to transpose tensor %s", decl->name);
+    gguf_decode(source->tensor->type, source->tensor->data, rows * cols, values);
+    transpose_floats(values, rows, cols, turned);
+    return append_floats(decl, turned, rows * cols, out);
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -136,15 +129,13 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     int64_t        cols = source->tensor->dim[source->tensor->ndim - 1], rows = source->tensor->numel / cols;
     bool           is_shifted = weights->import->family->traits & GGUF_NORMS_ADD_ONE && source->place.role == GGUF_NORM;
     if (source->is_transposed) return append_turned(decl, source, out);
-    float *values = malloc_or_end((size_t)cols * sizeof *values);
-    Status status = OK;
-    for (int64_t row = 0; row < rows && status == OK; row++) {
+    SCOPED_ARRAY(float, values, cols);
+    for (int64_t row = 0; row < rows; row++) {
         decode_row(source->tensor, row_in_file(weights, source, row), cols, values);
         for (int64_t i = 0; is_shifted && i < cols; i++) values[i] -= 1;
-        status = append_floats(decl, values, cols, out);
+        TRY(append_floats(decl, values, cols, out));
     }
-    free(values);
-    return status;
+    return OK;
 }
 
 static Status write_weights(Import *import, const HfModel *model)

@@ -1,6 +1,8 @@
 /* config.json of the keys of a GGUF file. */
 #include "model/gguf_import_internal.h"
 
+#include "base/scoped.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,8 +242,8 @@ static const char *weights_dtype(const Import *import, const GgufTensor *embeddi
 Status gguf_import_config(Import *import)
 {
     const GgufTensor *embedding = gguf_find(import->file, "token_embd.weight");
-    StrBuf            out = {0};
-    double            context = number(import, "context_length", 0);
+    SCOPED_STRBUF(out);
+    double context = number(import, "context_length", 0);
     FAIL_IF(!embedding || embedding->ndim != 2, ERR_INVALID, "%s: token_embd.weight is missing, or no matrix", import->path);
     FAIL_IF(!(context >= 1), ERR_INVALID, "%s: %s.context_length is missing", import->path, import->family->written);
     strbuf_putc(&out, '{');
@@ -251,13 +253,10 @@ Status gguf_import_config(Import *import)
     put_flag(&out, "tie_word_embeddings", !gguf_find(import->file, "output.weight"));
     put_text(&out, "torch_dtype", weights_dtype(import, embedding));
     put_ids(import, &out);
-    Status status = OK;
     if (import->family->id == GGUF_FAMILY_GPT2)
         put_gpt2(import, context, &out);
     else
-        status = put_others(import, context, &out);
+        TRY(put_others(import, context, &out));
     strbuf_puts(&out, "\n}\n");
-    if (status == OK) status = file_write_atomic(arena_printf(&import->arena, "%s/config.json", import->folder), out.data, out.len);
-    strbuf_deinit(&out);
-    return status;
+    return file_write_atomic(arena_printf(&import->arena, "%s/config.json", import->folder), out.data, out.len);
 }

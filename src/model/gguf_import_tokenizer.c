@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -44,11 +45,9 @@ static int32_t special_id(const Tokens *tokens, const char *name)
     return has ? (int32_t)id : -1;
 }
 
-static Status write_text(Import *import, const char *name, StrBuf *text)
+static Status write_text(Import *import, const char *name, const StrBuf *text)
 {
-    Status status = file_write_atomic(arena_printf(&import->arena, "%s/%s", import->folder, name), text->data, text->len);
-    strbuf_deinit(text);
-    return status;
+    return file_write_atomic(arena_printf(&import->arena, "%s/%s", import->folder, name), text->data, text->len);
 }
 
 /* ---- tokens by text ---- */
@@ -117,8 +116,8 @@ static Status put_scored_merges(Tokens *tokens, StrBuf *out)
 {
     double *scores;
     size_t  count;
-    StrBuf  found = {0};
-    bool    has = gguf_get_numbers(&tokens->import->arena, tokens->import->file, "tokenizer.ggml.scores", &scores, &count);
+    SCOPED_STRBUF(found);
+    bool has = gguf_get_numbers(&tokens->import->arena, tokens->import->file, "tokenizer.ggml.scores", &scores, &count);
     FAIL_IF(!has || count != tokens->count, ERR_INVALID, "%s: tokenizer.ggml.scores: expected %zu numbers", tokens->import->path,
             tokens->count);
     for (size_t i = 0; i < count; i++)
@@ -131,7 +130,6 @@ static Status put_scored_merges(Tokens *tokens, StrBuf *out)
         Str text = tokens->texts[merges[i].id];
         put_pair(out, i == 0, (Str){text.data, merges[i].split}, (Str){text.data + merges[i].split, text.len - merges[i].split});
     }
-    strbuf_deinit(&found);
     return OK;
 }
 
@@ -268,8 +266,8 @@ static Status put_tokenizer(Tokens *tokens, bool is_bytes, StrBuf *out)
 static Status write_config(Tokens *tokens, bool adds_bos)
 {
     static const char *const names[][2] = {{"bos", "bos"}, {"eos", "eos"}, {"unk", "unknown"}, {"pad", "padding"}};
-    StrBuf                   out = {0};
-    bool                     add_bos = adds_bos, add_eos = false;
+    SCOPED_STRBUF(out);
+    bool add_bos = adds_bos, add_eos = false;
     Str template;
     gguf_get_bool(tokens->import->file, "tokenizer.ggml.add_bos_token", &add_bos);
     gguf_get_bool(tokens->import->file, "tokenizer.ggml.add_eos_token", &add_eos);
@@ -291,7 +289,7 @@ static Status write_config(Tokens *tokens, bool adds_bos)
 static Status write_generation(Tokens *tokens)
 {
     int32_t bos = special_id(tokens, "bos"), eos = special_id(tokens, "eos"), turn = special_id(tokens, "eot");
-    StrBuf  out = {0};
+    SCOPED_STRBUF(out);
     if (eos < 0) return OK;
     strbuf_puts(&out, "{\n");
     if (bos >= 0) strbuf_printf(&out, "  \"bos_token_id\": %d,\n", bos);
@@ -340,7 +338,7 @@ Status gguf_import_tokenizer(Import *import)
 {
     Tokens tokens = {.import = import};
     Str    model = {"none", 4};
-    StrBuf out = {0};
+    SCOPED_STRBUF(out);
     gguf_get_str(import->file, "tokenizer.ggml.model", &model);
     if (str_equal(model, "none") || str_equal(model, "no_vocab")) {
         log_note(NULL, true, "%s has no tokenizer, and so has the folder none", import->path);
@@ -350,12 +348,9 @@ Status gguf_import_tokenizer(Import *import)
     FAIL_IF(!is_bytes && !str_equal(model, "llama"), ERR_UNSUPPORTED, "%s: tokenizer.ggml.model: tokenizers of the kind %.*s aren't read",
             import->path, (int)(model.len < 40 ? model.len : 40), model.data);
     TRY(read_tokens(&tokens));
-    Status status = put_tokenizer(&tokens, is_bytes, &out);
-    if (status == OK)
-        status = write_text(import, "tokenizer.json", &out);
-    else
-        strbuf_deinit(&out);
-    if (status == OK) status = write_config(&tokens, !is_bytes || tokens.adds_bos);
-    if (status == OK) status = write_generation(&tokens);
-    return status == OK ? check_tokenizer(import) : status;
+    TRY(put_tokenizer(&tokens, is_bytes, &out));
+    TRY(write_text(import, "tokenizer.json", &out));
+    TRY(write_config(&tokens, !is_bytes || tokens.adds_bos));
+    TRY(write_generation(&tokens));
+    return check_tokenizer(import);
 }

@@ -3,6 +3,7 @@
 #include "model/gguf_internal.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 
 #include <math.h>
 #include <string.h>
@@ -26,23 +27,20 @@ Status gguf_find_family(const HfModel *model, const GgufFamily **out)
 {
     const IrModule *module = model->module;
     size_t          len;
-    StrBuf          known = {0};
+    SCOPED_STRBUF(known);
     for (int i = 0; i < GGUF_NUM_FAMILIES; i++) {
         *out = &families[i];
         if (strcmp(families[i].architecture, module->architecture) != 0) {
             strbuf_printf(&known, "%s%s", known.len ? ", " : "", families[i].architecture);
             continue;
         }
-        strbuf_deinit(&known);
         FAIL_IF(module->text != ir_shipped_module(module->architecture, &len), ERR_UNSUPPORTED,
                 "%s says what %s computes; a GGUF file can only say what the shipped family of that name computes", module->file,
                 module->architecture);
         return OK;
     }
-    Status status = status_fail(ERR_UNSUPPORTED, "%s: %s isn't exported to GGUF; families that are: %s", model->config_name,
-                                module->architecture, strbuf_cstr(&known));
-    strbuf_deinit(&known);
-    return status;
+    return status_fail(ERR_UNSUPPORTED, "%s: %s isn't exported to GGUF; families that are: %s", model->config_name, module->architecture,
+                       strbuf_cstr(&known));
 }
 
 double gguf_dim(const HfModel *model, const char *name)

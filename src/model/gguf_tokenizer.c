@@ -3,6 +3,7 @@
 #include "model/gguf_internal.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "model/stop_token.h"
 #include "text/tokenizer.h"
 
@@ -62,11 +63,9 @@ static bool is_true(const JsonValue *step, const char *name, bool missing)
 
 static Status refuse_step(const Words *words, const char *part, const JsonValue *step)
 {
-    StrBuf text = {0};
+    SCOPED_STRBUF(text);
     json_write(&text, step, -1);
-    Status status = status_fail(ERR_UNSUPPORTED, "%s: %s: a GGUF file can't say %.300s", words->path, part, strbuf_cstr(&text));
-    strbuf_deinit(&text);
-    return status;
+    return status_fail(ERR_UNSUPPORTED, "%s: %s: a GGUF file can't say %.300s", words->path, part, strbuf_cstr(&text));
 }
 
 /* The expression of a Split that keeps what it matches and what lies between; false: it is another. */
@@ -203,15 +202,13 @@ static bool is_byte_token(Str text)
 /* Added tokens of the kind that is no control token stand as they are in a text. */
 static Str spaced(Arena *arena, const char *text)
 {
-    StrBuf out = {0};
+    SCOPED_STRBUF(out);
     for (const char *mark; (mark = strstr(text, MARK)); text = mark + strlen(MARK)) {
         strbuf_append(&out, text, (size_t)(mark - text));
         strbuf_putc(&out, ' ');
     }
     strbuf_puts(&out, text);
-    Str copy = {arena_strndup(arena, strbuf_cstr(&out), out.len), out.len};
-    strbuf_deinit(&out);
-    return copy;
+    return (Str){arena_strndup(arena, strbuf_cstr(&out), out.len), out.len};
 }
 
 static void describe_token(Arena *arena, const Words *words, const Tokenizer *tokenizer, int32_t unk, int32_t id, Str *out_text,
@@ -257,16 +254,14 @@ static void put_scores(Arena *arena, const HfModel *model, const Words *words, c
 static Str merge_text(Arena *arena, const JsonValue *merge)
 {
     if (merge->type == JSON_STRING) return merge->string;
-    StrBuf out = {0};
+    SCOPED_STRBUF(out);
     for (uint32_t k = 0; k < merge->count; k++) {
         Str part = merge->items[k].string;
         if (k) strbuf_putc(&out, ' ');
         for (size_t i = 0; i < part.len; i++)
             strbuf_append(&out, part.data[i] == ' ' ? "\xc4\xa0" : &part.data[i], part.data[i] == ' ' ? 2 : 1);
     }
-    Str copy = {arena_strndup(arena, strbuf_cstr(&out), out.len), out.len};
-    strbuf_deinit(&out);
-    return copy;
+    return (Str){arena_strndup(arena, strbuf_cstr(&out), out.len), out.len};
 }
 
 /* The tokenizer was read, so that these are texts, or pairs of texts. */
@@ -283,23 +278,18 @@ static void put_merges(Arena *arena, const Words *words, GgufKeys *keys)
 /* Whether BOS is put before a text, and EOS behind; others can't be said. */
 static Status find_ends(const Words *words, const Tokenizer *tokenizer, bool *out_bos, bool *out_eos)
 {
-    TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
-    TokenIds          bare = {0}, whole = {0};
-    Status            status = tokenizer_encode(tokenizer, scratch, "a", 1, (EncodeOptions){0}, &bare);
+    TokenizerScratch                 *scratch = tokenizer_scratch_create(tokenizer);
+    SCOPED(token_ids_deinit) TokenIds bare = {0}, whole = {0};
+    Status                            status = tokenizer_encode(tokenizer, scratch, "a", 1, (EncodeOptions){0}, &bare);
     if (status == OK) status = tokenizer_encode(tokenizer, scratch, "a", 1, (EncodeOptions){.add_special = true}, &whole);
-    if (status == OK) {
-        size_t added = whole.len - bare.len;
-        *out_bos = added && whole.data[0] == tokenizer_bos_id(tokenizer) && whole.data[0] != bare.data[0];
-        *out_eos = added > *out_bos && whole.data[whole.len - 1] == tokenizer_eos_id(tokenizer);
-        if (added != (size_t)*out_bos + *out_eos)
-            status =
-                status_fail(ERR_UNSUPPORTED, "%s: post_processor: a GGUF file can say BOS before a text and EOS behind it, no other tokens",
-                            words->path);
-    }
-    token_ids_deinit(&bare);
-    token_ids_deinit(&whole);
     tokenizer_scratch_destroy(scratch);
-    return status;
+    TRY(status);
+    size_t added = whole.len - bare.len;
+    *out_bos = added && whole.data[0] == tokenizer_bos_id(tokenizer) && whole.data[0] != bare.data[0];
+    *out_eos = added > *out_bos && whole.data[whole.len - 1] == tokenizer_eos_id(tokenizer);
+    FAIL_IF(added != (size_t)*out_bos + *out_eos, ERR_UNSUPPORTED,
+            "%s: post_processor: a GGUF file can say BOS before a text and EOS behind it, no other tokens", words->path);
+    return OK;
 }
 
 static void put_id(GgufKeys *keys, const char *name, int32_t id)

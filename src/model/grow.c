@@ -3,19 +3,20 @@
 #include "model/grow.h"
 
 #include "base/hash.h"
+#include "base/json_edit.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/folder.h"
 #include "files/hub.h"
+#include "files/json_file.h"
 #include "model/hf_model.h"
 #include "model/model_ir.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <dirent.h>
-#include <sys/stat.h>
 
 typedef struct Grower {
-    Arena            arena;
+    Arena           *arena;
     HfModel         *model;
     JsonValue        config; /* with the new number of rows */
     int64_t          rows;   /* of the new vocabulary */
@@ -33,28 +34,24 @@ static Status mean_row(const StTensor *tensor, void *out)
     int64_t rows = tensor->dim[0], cols = tensor->numel / rows;
     DType   dtype;
     CHECK(st_dtype_to(tensor->dtype, &dtype));
-    double *sum = calloc_or_end((size_t)cols, sizeof *sum);
-    float  *row = malloc_or_end((size_t)cols * sizeof *row);
-    Status  status = OK;
-    for (int64_t r = 0; r < rows && status == OK; r++) {
-        status = st_to_f32(tensor, r * cols, cols, row);
+    SCOPED(scoped_free) double *sum = calloc_or_end((size_t)cols, sizeof *sum);
+    SCOPED_ARRAY(float, row, cols);
+    for (int64_t r = 0; r < rows; r++) {
+        TRY(st_to_f32(tensor, r * cols, cols, row));
         for (int64_t c = 0; c < cols; c++) sum[c] += (double)row[c];
     }
     for (int64_t c = 0; c < cols; c++) row[c] = (float)(sum[c] / (double)rows);
     dtype_encode(dtype, row, cols, out);
-    free(row);
-    free(sum);
-    return status;
+    return OK;
 }
 
 static Status append_rows(const StTensor *tensor, int64_t count, FileWriter *out)
 {
     size_t bytes = tensor->bytes / (size_t)tensor->dim[0];
-    char  *stored = malloc_or_end(bytes);
-    Status status = mean_row(tensor, stored);
-    for (int64_t r = 0; r < count && status == OK; r++) status = file_writer_append(out, stored, bytes);
-    free(stored);
-    return status;
+    SCOPED_ARRAY(char, stored, bytes);
+    TRY(mean_row(tensor, stored));
+    for (int64_t r = 0; r < count; r++) TRY(file_writer_append(out, stored, bytes));
+    return OK;
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -76,9 +73,9 @@ static bool is_copy(const HfModel *model, const char *name)
 static void list_tensors(Grower *grower)
 {
     const StFile *file = grower->model->weights;
-    grower->tensors = arena_array(&grower->arena, const StTensor *, st_count(file));
-    grower->new_rows = arena_array(&grower->arena, int64_t, st_count(file));
-    grower->decls = arena_array(&grower->arena, StDecl, st_count(file));
+    grower->tensors = arena_array(grower->arena, const StTensor *, st_count(file));
+    grower->new_rows = arena_array(grower->arena, int64_t, st_count(file));
+    grower->decls = arena_array(grower->arena, StDecl, st_count(file));
     for (size_t i = 0; i < st_count(file); i++) {
         const StTensor *tensor = st_at(file, i);
         if (is_copy(grower->model, tensor->name)) continue;
@@ -109,8 +106,8 @@ static Status find_grown(Grower *grower)
     Graph  *now, *then;
     HfModel larger = *grower->model;
     larger.config = grower->config;
-    TRY(hf_model_bind(&grower->arena, grower->model, DT_F32, &now));
-    TRY(hf_model_bind(&grower->arena, &larger, DT_F32, &then));
+    TRY(hf_model_bind(grower->arena, grower->model, DT_F32, &now));
+    TRY(hf_model_bind(grower->arena, &larger, DT_F32, &then));
     for (int i = 0; i < now->num_params; i++) {
         const Param *param = now->params[i], *grown = then->params[i];
         int64_t      more = grown->type.dim[0] - param->type.dim[0];
@@ -127,28 +124,17 @@ static Status find_grown(Grower *grower)
 static Status set_rows(Grower *grower)
 {
     const HfModel *model = grower->model;
-    uint32_t       i = 0;
     FAIL_IF(!model->vocab_key, ERR_UNSUPPORTED, "%s: no key of config.json is the size of the vocabulary", model->dir);
-    grower->config = model->config;
-    grower->config.members = arena_array(&grower->arena, JsonMember, model->config.count + 1);
-    memcpy(grower->config.members, model->config.members, model->config.count * sizeof(JsonMember));
-    while (i < grower->config.count && !str_equal(grower->config.members[i].key, model->vocab_key)) i++;
-    if (i == grower->config.count) grower->config.members[grower->config.count++].key = str_of(model->vocab_key);
-    grower->config.members[i].value = (JsonValue){.type = JSON_INT, .integer = grower->rows};
+    grower->config = json_copy_object(grower->arena, &model->config, 1);
+    json_set(&grower->config, str_of(model->vocab_key), (JsonValue){.type = JSON_INT, .integer = grower->rows});
     return OK;
 }
 
 static Status write_config(const Grower *grower, const char *folder)
 {
-    Arena  arena = {0};
-    StrBuf text = {0};
-    json_write(&text, &grower->config, 2);
-    strbuf_putc(&text, '\n');
-    Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
-    if (status == OK) status = model_ir_write(grower->model->module, folder);
-    strbuf_deinit(&text);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    TRY(json_file_write(arena_printf(&arena, "%s/config.json", folder), &grower->config));
+    return model_ir_write(grower->model->module, folder);
 }
 
 static Status write_tokenizer(Arena *arena, const char *dir, const GrownTokenizer *grown, const char *folder)
@@ -178,16 +164,15 @@ static Status write_weights(Grower *grower, const char *folder)
 
 static Status write_folder(HfModel *model, int64_t rows, const GrownTokenizer *grown, const char *folder)
 {
-    Grower grower = {.model = model, .rows = rows};
+    SCOPED_ARENA(arena);
+    Grower grower = {.arena = &arena, .model = model, .rows = rows};
     bool   has_weights; /* none: it is trained from scratch */
-    Status status = hf_model_has_weights(model, &has_weights);
-    if (status == OK && has_weights) status = hf_model_open_weights(model); /* which may untie its head in the config */
-    if (status == OK) status = set_rows(&grower);
-    if (status == OK && has_weights) status = write_weights(&grower, folder);
-    if (status == OK) status = write_tokenizer(&grower.arena, model->dir, grown, folder);
-    if (status == OK) status = write_config(&grower, folder);
-    arena_deinit(&grower.arena);
-    return status;
+    TRY(hf_model_has_weights(model, &has_weights));
+    if (has_weights) TRY(hf_model_open_weights(model)); /* which may untie its head in the config */
+    TRY(set_rows(&grower));
+    if (has_weights) TRY(write_weights(&grower, folder));
+    TRY(write_tokenizer(&arena, model->dir, grown, folder));
+    return write_config(&grower, folder);
 }
 
 /* ---- in memory ---- */
@@ -202,13 +187,11 @@ static void grown_to_f32(const StMade *made, int64_t first, int64_t count, float
     CHECK(st_dtype_to(tensor->dtype, &dtype));
     if (own) CHECK(st_to_f32(tensor, first, own, dst) == OK); /* find_grown looked at its dtype */
     if (own == count) return;
-    void  *stored = malloc_or_end((size_t)dtype_bytes(dtype, cols));
-    float *row = malloc_or_end((size_t)cols * sizeof *row);
+    SCOPED_ARRAY(char, stored, dtype_bytes(dtype, cols));
+    SCOPED_ARRAY(float, row, cols);
     CHECK(mean_row(tensor, stored) == OK);
     dtype_decode(dtype, stored, cols, row);
     for (int64_t i = own; i < count; i++) dst[i] = row[(first + i) % cols];
-    free(row);
-    free(stored);
 }
 
 static bool grown_is_tame(const StMade *made)
@@ -246,25 +229,18 @@ static int64_t rows_wanted(const HfModel *model, const GrownTokenizer *grown, in
     return want > model->vocab_size ? want : model->vocab_size;
 }
 
-/* The sum of what is known of each file of a folder, in whichever order they come. */
+/* The sum of the fingerprints of a folder's files, with their names. */
 static Status sum_files(Arena *arena, const char *dir, uint64_t *sum)
 {
-    Status status = OK;
-    DIR   *open = opendir(dir);
-    if (!open) return file_fail("open the folder", dir);
-    for (struct dirent *entry; status == OK && (entry = readdir(open));) {
-        struct stat info;
-        const char *path = arena_printf(arena, "%s/%s", dir, entry->d_name);
-        if (stat(path, &info) != 0)
-            status = file_fail("look at", path);
-        else if (S_ISREG(info.st_mode)) {
-            uint64_t facts[] = {(uint64_t)info.st_dev, (uint64_t)info.st_ino, (uint64_t)info.st_size, (uint64_t)info.st_mtim.tv_sec,
-                                (uint64_t)info.st_mtim.tv_nsec};
-            *sum += hash_bytes(facts, sizeof facts, hash_bytes(entry->d_name, strlen(entry->d_name), 0));
-        }
+    const char **names;
+    size_t       count;
+    TRY(file_list(arena, dir, &names, &count));
+    for (size_t i = 0; i < count; i++) {
+        uint64_t hash;
+        TRY(file_fingerprint(arena_printf(arena, "%s/%s", dir, names[i]), hash_bytes(names[i], strlen(names[i]), 0), &hash));
+        *sum += hash;
     }
-    closedir(open);
-    return status;
+    return OK;
 }
 
 /* Another one for other files, after any write to them, and for other tokens. */
@@ -283,72 +259,58 @@ static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens
     return OK;
 }
 
-static Status make(Arena *arena, HfModel *model, int64_t rows, const GrownTokenizer *grown, const char *folder)
+/* What is made. */
+typedef struct Growth {
+    HfModel              *model;
+    int64_t               rows; /* of the new vocabulary */
+    const GrownTokenizer *grown;
+    const char           *folder; /* for messages */
+} Growth;
+
+static Status make(void *context, const char *folder)
 {
-    FolderWriter writer;
-    long long    before = (long long)model->vocab_size, after = (long long)rows;
+    const Growth *growth = context;
+    long long     before = (long long)growth->model->vocab_size, after = (long long)growth->rows;
     if (after > before)
         log_info("%s: %d new tokens; %lld rows of embedding and head become %lld, each new one the mean of the old; written into %s",
-                 model->dir, grown->num_added, before, after, folder);
+                 growth->model->dir, growth->grown->num_added, before, after, growth->folder);
     else
-        log_info("%s: %d new tokens, for which its embedding has rows: they stay as they are; written into %s", model->dir,
-                 grown->num_added, folder);
-    TRY(folder_begin(arena, folder, &writer));
-    Status status = write_folder(model, rows, grown, writer.partial);
-    return status == OK ? folder_finish(&writer, "config.json") : folder_abandon(&writer, status);
-}
-
-/* One process, or thread, makes it and the others wait. */
-static Status make_once(Arena *arena, HfModel *model, int64_t rows, const GrownTokenizer *grown, const char *folder)
-{
-    int    lock = -1;
-    bool   is_there = false;
-    Status status = file_lock(arena_printf(arena, "%s.lock", folder), "waiting for another process that adds the tokens", &lock);
-    if (status == OK) status = file_exists(arena_printf(arena, "%s/config.json", folder), &is_there);
-    if (status == OK && !is_there) status = make(arena, model, rows, grown, folder);
-    if (lock >= 0) file_close(lock);
-    return status;
+        log_info("%s: %d new tokens, for which its embedding has rows: they stay as they are; written into %s", growth->model->dir,
+                 growth->grown->num_added, growth->folder);
+    return write_folder(growth->model, growth->rows, growth->grown, folder);
 }
 
 static Status make_in_cache(Arena *arena, HfModel *model, const NewTokens *tokens, const GrownTokenizer *grown, const char **out_dir)
 {
-    HubOptions hub;
-    uint64_t   hash = 0;
+    Growth   growth = {.model = model, .rows = rows_wanted(model, grown, tokens->multiple), .grown = grown};
+    uint64_t hash;
     TRY(fingerprint(arena, model->dir, tokens, &hash));
-    TRY(hub_options_init(&hub));
-    size_t len = strlen(model->dir);
-    while (len > 1 && model->dir[len - 1] == '/') len--;
-    const char *path = arena_strndup(arena, model->dir, len), *slash = strrchr(path, '/');
-    *out_dir = arena_printf(arena, "%s/" GROWN_PREFIX "%016llx--%s", hub.cache, (unsigned long long)hash, slash ? slash + 1 : path);
-    Status status = file_make_dirs(hub.cache);
-    hub_options_deinit(&hub);
-    return status == OK ? make_once(arena, model, rows_wanted(model, grown, tokens->multiple), grown, *out_dir) : status;
+    TRY(hub_derived_path(arena, GROWN_PREFIX, hash, model->dir, out_dir));
+    growth.folder = *out_dir;
+    return folder_make_once(arena, *out_dir, "config.json", "waiting for another process that adds the tokens", make, &growth);
 }
 
 Status grow_model(HfModel *model, const NewTokens *tokens)
 {
+    SCOPED_ARENA(arena);
     GrownTokenizer grown;
-    Grower         grower = {.model = model};
+    Grower         grower = {.arena = &arena, .model = model};
     TRY(grow_tokenizer(model->arena, model->dir, tokens, &grown));
     grower.rows = rows_wanted(model, &grown, tokens->multiple);
     if (grower.rows == model->vocab_size && !grown.json.data) return OK;
-    Status status = set_rows(&grower);
-    if (status == OK && model->weights) status = choose_tensors(&grower);
-    if (status == OK && model->weights) status = set_tensors(&grower);
-    if (status == OK) status = hf_model_set_config(model, &grower.config);
-    arena_deinit(&grower.arena);
-    return status;
+    TRY(set_rows(&grower));
+    if (model->weights) TRY(choose_tensors(&grower));
+    if (model->weights) TRY(set_tensors(&grower));
+    return hf_model_set_config(model, &grower.config);
 }
 
 Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir)
 {
-    GrownTokenizer grown;
-    HfModel       *model;
+    GrownTokenizer                     grown;
+    SCOPED(hf_model_close_at) HfModel *model = NULL;
     *out_dir = dir;
     TRY(grow_tokenizer(arena, dir, tokens, &grown));
     TRY(hf_model_open(arena, dir, &model));
-    bool   is_enough = rows_wanted(model, &grown, tokens->multiple) == model->vocab_size;
-    Status status = is_enough && !grown.json.data ? OK : make_in_cache(arena, model, tokens, &grown, out_dir);
-    hf_model_close(model);
-    return status;
+    bool is_enough = rows_wanted(model, &grown, tokens->multiple) == model->vocab_size;
+    return is_enough && !grown.json.data ? OK : make_in_cache(arena, model, tokens, &grown, out_dir);
 }

@@ -1,6 +1,7 @@
 /* Adding tokens to a tokenizer's files. */
-#include "base/json.h"
-#include "files/file.h"
+#include "base/json_edit.h"
+#include "base/scoped.h"
+#include "files/json_file.h"
 #include "model/grow.h"
 #include "text/tokenizer.h"
 
@@ -84,40 +85,15 @@ static JsonValue copy_list(Arena *arena, const JsonValue *list, int more)
     return copy;
 }
 
-static JsonValue copy_object(Arena *arena, const JsonValue *object, int more)
-{
-    JsonValue copy = {.type = JSON_OBJECT, .members = arena_array(arena, JsonMember, (object ? object->count : 0) + (uint32_t)more)};
-    copy.count = object && object->type == JSON_OBJECT ? object->count : 0;
-    if (copy.count) memcpy(copy.members, object->members, copy.count * sizeof *copy.members);
-    return copy;
-}
-
 /* The document with another value under a key. */
 static Str with_member(Arena *arena, const JsonValue *document, const char *key, JsonValue value)
 {
-    JsonValue copy = copy_object(arena, document, 1);
-    StrBuf    text = {0};
-    uint32_t  i = 0;
-    while (i < copy.count && !str_equal(copy.members[i].key, key)) i++;
-    if (i == copy.count) copy.members[copy.count++].key = str_of(key);
-    copy.members[i].value = value;
+    JsonValue copy = json_copy_object(arena, document, 1);
+    SCOPED_STRBUF(text);
+    json_set(&copy, str_of(key), value);
     json_write(&text, &copy, 2);
     strbuf_putc(&text, '\n');
-    Str kept = {arena_strndup(arena, text.data, text.len), text.len};
-    strbuf_deinit(&text);
-    return kept;
-}
-
-/* *out stays null where the file isn't there. */
-static Status read_json(Arena *arena, const char *path, JsonValue *out)
-{
-    Str  text;
-    bool is_there;
-    *out = (JsonValue){.type = JSON_NULL};
-    TRY(file_exists(path, &is_there));
-    if (!is_there) return OK;
-    TRY(file_read(arena, path, MAX_BYTES, &text));
-    return json_parse(arena, path, text.data, text.len, out);
+    return (Str){arena_strndup(arena, text.data, text.len), text.len};
 }
 
 /* Readers give a new token the number of tokens as its id. */
@@ -143,13 +119,13 @@ static Status add_all(Arena *arena, const char *dir, const Tokenizer *tokenizer,
 {
     JsonValue json, config;
     int       more = tokens->num_tokens + tokens->num_special;
-    TRY(read_json(arena, arena_printf(arena, "%s/tokenizer.json", dir), &json));
-    TRY(read_json(arena, arena_printf(arena, "%s/tokenizer_config.json", dir), &config));
+    TRY(json_file_read_if_there(arena, arena_printf(arena, "%s/tokenizer.json", dir), MAX_BYTES, &json));
+    TRY(json_file_read_if_there(arena, arena_printf(arena, "%s/tokenizer_config.json", dir), MAX_BYTES, &config));
     TRY(check_ids(dir, tokenizer, &json));
     const JsonValue *decoder = json_get(&config, "added_tokens_decoder");
     Adder            adder = {.arena = arena, .tokenizer = tokenizer, .next = tokenizer_vocab_size(tokenizer)};
     adder.added = copy_list(arena, json_get(&json, "added_tokens"), more);
-    adder.decoder = copy_object(arena, decoder, more);
+    adder.decoder = json_copy_object(arena, decoder, (uint32_t)more);
     uint32_t before = adder.added.count;
     for (int i = 0; i < tokens->num_special; i++) TRY(add_token(&adder, tokens->special[i], true));
     for (int i = 0; i < tokens->num_tokens; i++) TRY(add_token(&adder, tokens->tokens[i], false));
@@ -163,13 +139,11 @@ static Status add_all(Arena *arena, const char *dir, const Tokenizer *tokenizer,
 
 Status grow_load_tokenizer(const char *dir, const NewTokens *tokens, Tokenizer **out)
 {
-    Arena          arena = {0};
+    SCOPED_ARENA(arena);
     GrownTokenizer grown;
     *out = NULL;
-    Status status = grow_tokenizer(&arena, dir, tokens, &grown);
-    if (status == OK) status = tokenizer_load_with(dir, grown.json, grown.config, out);
-    arena_deinit(&arena);
-    return status;
+    TRY(grow_tokenizer(&arena, dir, tokens, &grown));
+    return tokenizer_load_with(dir, grown.json, grown.config, out);
 }
 
 Status grow_tokenizer(Arena *arena, const char *dir, const NewTokens *tokens, GrownTokenizer *out)

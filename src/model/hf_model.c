@@ -1,8 +1,11 @@
 /* Opening a Hugging Face folder, and what of it is copied when we save one. */
 #include "model/hf_model.h"
 
+#include "base/json_edit.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/hub.h"
+#include "files/json_file.h"
 #include "model/gguf_import.h"
 #include "model/grow.h"
 #include "model/peft.h"
@@ -84,42 +87,28 @@ static Status read_facts(HfModel *model)
 
 static void write_config_text(HfModel *model)
 {
-    StrBuf text = {0};
+    SCOPED_STRBUF(text);
     json_write(&text, &model->config, 2);
     strbuf_putc(&text, '\n');
     model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
-    strbuf_deinit(&text);
 }
 
 /* What is made of the model, or written with its config.json, isn't quantised. */
 static void take_quantization(HfModel *model)
 {
-    JsonValue *config = &model->config;
-    for (uint32_t i = 0; i < config->count; i++) {
-        if (!str_equal(config->members[i].key, "quantization_config")) continue;
-        model->quantization = config->members[i].value;
-        memmove(config->members + i, config->members + i + 1, (--config->count - i) * sizeof *config->members);
-        write_config_text(model);
-        return;
-    }
+    if (json_remove(&model->config, "quantization_config", &model->quantization)) write_config_text(model);
 }
 
 /* transformers takes a rope_scaling that says anything in place of a rope_parameters beside it, but for one that has a part for each kind
  * of layer. */
 static void settle_rope(HfModel *model)
 {
-    JsonValue       *config = &model->config;
-    const JsonValue *scaling = json_get(config, "rope_scaling");
-    if (!scaling || scaling->type != JSON_OBJECT || !scaling->count) return;
-    for (uint32_t i = 0; i < config->count; i++) {
-        const JsonValue *value = &config->members[i].value;
-        if (!str_equal(config->members[i].key, "rope_parameters") || value->type != JSON_OBJECT) continue;
-        for (uint32_t k = 0; k < value->count; k++)
-            if (value->members[k].value.type == JSON_OBJECT) return;
-        memmove(config->members + i, config->members + i + 1, (--config->count - i) * sizeof *config->members);
-        write_config_text(model);
-        return;
-    }
+    const JsonValue *scaling = json_get(&model->config, "rope_scaling"), *rope = json_get(&model->config, "rope_parameters");
+    if (!scaling || scaling->type != JSON_OBJECT || !scaling->count || !rope || rope->type != JSON_OBJECT) return;
+    for (uint32_t i = 0; i < rope->count; i++)
+        if (rope->members[i].value.type == JSON_OBJECT) return;
+    json_remove(&model->config, "rope_parameters", NULL);
+    write_config_text(model);
 }
 
 /* `config` of config_text, so that it lives as long as the model. */
@@ -146,10 +135,9 @@ static Status tell_made(Status status, const char *path)
 
 Status hf_local_dir(Arena *arena, const char *path, const char **out_dir, const char **out_gguf)
 {
-    StrBuf      text = {0};
+    SCOPED_STRBUF(text);
     Status      status = hub_local_path(HUB_MODEL, path, &text);
     const char *local = arena_strdup(arena, strbuf_cstr(&text));
-    strbuf_deinit(&text);
     *out_gguf = NULL;
     if (status != OK) return tell_made(status, path);
     status = gguf_local_dir(arena, local, out_dir);
@@ -236,9 +224,9 @@ static bool same_values(const StTensor *a, const StTensor *b)
 static Status find_ties(HfModel *model)
 {
     Graph *graph;
-    Arena  arena = {0};
-    Status status = hf_model_bind(&arena, model, DT_F32, &graph);
-    for (int i = 0; status == OK && i < graph->num_params; i++) {
+    SCOPED_ARENA(arena);
+    TRY(hf_model_bind(&arena, model, DT_F32, &graph));
+    for (int i = 0; i < graph->num_params; i++) {
         const Param *param = graph->params[i];
         if (!param->untied) continue;
         HfTie *more = arena_array(model->arena, HfTie, model->num_ties + 1);
@@ -247,8 +235,7 @@ static Status find_ties(HfModel *model)
             (HfTie){arena_strdup(model->arena, weights_source(model->weights, param)->names[0]), arena_strdup(model->arena, param->untied)};
         model->ties = more;
     }
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 /* A head that is stored and differs from the embedding is the model's, whatever config.json says: so does transformers. */
@@ -261,9 +248,7 @@ static Status settle_head(HfModel *model)
         if (shared && own && !same_values(shared, own)) model->own_head = own->name;
     }
     if (!model->own_head) return OK;
-    JsonMember *members = arena_array(model->arena, JsonMember, model->config.count + 1);
-    memcpy(members, model->config.members, model->config.count * sizeof *members);
-    model->config.members = members;
+    model->config = json_copy_object(model->arena, &model->config, 1);
     hf_model_untie(model, &model->config);
     write_config_text(model);
     model->num_ties = 0;
@@ -275,13 +260,9 @@ static Status find_format(HfModel *model)
 {
     const char *path = arena_printf(model->arena, "%s/hf_quant_config.json", model->dir);
     if (model->quantization.type != JSON_NULL) return quantised_parse(&model->quantization, model->config_name, &model->format);
-    Str       text;
     JsonValue config;
-    bool      is_there;
-    TRY(file_exists(path, &is_there));
-    if (!is_there) return OK;
-    TRY(file_read(model->arena, path, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(model->arena, path, text.data, text.len, &config));
+    TRY(json_file_read_if_there(model->arena, path, MAX_CONFIG_BYTES, &config));
+    if (config.type == JSON_NULL) return OK;
     return quantised_parse(&config, path, &model->format);
 }
 
@@ -424,10 +405,7 @@ Status hf_model_set_config(HfModel *model, const JsonValue *config)
 
 void hf_model_untie(const HfModel *model, JsonValue *config)
 {
-    uint32_t i = 0;
-    while (i < config->count && !str_equal(config->members[i].key, model->tied_key)) i++;
-    if (i == config->count) config->members[config->count++].key = str_of(model->tied_key);
-    config->members[i].value = (JsonValue){.type = JSON_BOOL};
+    json_set(config, str_of(model->tied_key), (JsonValue){.type = JSON_BOOL});
 }
 
 Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **out_graph)
@@ -439,44 +417,32 @@ Status hf_model_bind(Arena *arena, const HfModel *model, DType dtype, Graph **ou
 
 void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBuf *out)
 {
-    const char *want = dtype_info(dtype)->hf_name;
-    JsonValue   copy = model->config;
-    copy.members = arena_array(arena, JsonMember, copy.count + 1);
-    memcpy(copy.members, model->config.members, copy.count * sizeof *copy.members);
-    bool found = false, changed = false;
-    for (uint32_t i = 0; i < copy.count; i++) {
-        JsonMember *member = &copy.members[i];
-        if (!str_equal(member->key, "dtype") && !str_equal(member->key, "torch_dtype")) continue;
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    JsonValue copy = json_copy_object(arena, &model->config, 1), want = {.type = JSON_STRING, .string = str_of(dtype_info(dtype)->hf_name)};
+    bool      found = false, changed = false;
+    for (int k = 0; k < 2; k++) {
+        const JsonValue *said = json_get(&copy, keys[k]);
+        if (!said) continue;
         found = true;
-        if (member->value.type == JSON_STRING && str_equal(member->value.string, want)) continue;
-        changed = true;
-        member->value.type = JSON_STRING;
-        member->value.string = str_of(want);
+        changed |= said->type != JSON_STRING || !str_equal(said->string, want.string.data);
+        json_set(&copy, str_of(keys[k]), want);
     }
     if (found && !changed) {
         strbuf_append(out, model->config_text.data, model->config_text.len);
         return;
     }
-    if (!found) {
-        JsonMember *member = &copy.members[copy.count++];
-        member->key = str_of("torch_dtype");
-        member->value.type = JSON_STRING;
-        member->value.string = str_of(want);
-    }
+    if (!found) json_set(&copy, str_of("torch_dtype"), want);
     json_write(out, &copy, 2);
     strbuf_putc(out, '\n');
 }
 
 Status hf_model_write_config(const HfModel *model, DType dtype, const char *folder)
 {
-    Arena  arena = {0};
-    StrBuf text = {0};
+    SCOPED_ARENA(arena);
+    SCOPED_STRBUF(text);
     hf_model_config_text(&arena, model, dtype, &text);
-    Status status = file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len);
-    if (status == OK) status = model_ir_write(model->module, folder);
-    strbuf_deinit(&text);
-    arena_deinit(&arena);
-    return status;
+    TRY(file_write_atomic(arena_printf(&arena, "%s/config.json", folder), text.data, text.len));
+    return model_ir_write(model->module, folder);
 }
 
 static const char *const side_names[HF_NUM_SIDE_FILES] = {
@@ -552,27 +518,21 @@ static Status write_templates(Arena *arena, const HfSideFiles *files, const char
 
 Status hf_write_side_files(const HfSideFiles *files, const char *folder)
 {
-    Arena  arena = {0};
-    Status status = OK;
-    for (int i = 0; i < HF_NUM_SIDE_FILES && status == OK; i++) {
+    SCOPED_ARENA(arena);
+    for (int i = 0; i < HF_NUM_SIDE_FILES; i++) {
         if (!files->texts[i].data) continue;
-        status = file_write_atomic(arena_printf(&arena, "%s/%s", folder, side_names[i]), files->texts[i].data, files->texts[i].len);
+        TRY(file_write_atomic(arena_printf(&arena, "%s/%s", folder, side_names[i]), files->texts[i].data, files->texts[i].len));
     }
-    if (status == OK) status = write_templates(&arena, files, folder);
-    arena_deinit(&arena);
-    return status;
+    return write_templates(&arena, files, folder);
 }
 
 Status hf_copy_side_files(const char *from, const char *folder)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     HfSideFiles files;
     bool        is_same;
-    Status      status = file_is_same(from, folder, &is_same);
-    if (status == OK && !is_same) {
-        status = hf_read_side_files(&arena, from, &files);
-        if (status == OK) status = hf_write_side_files(&files, folder);
-    }
-    arena_deinit(&arena);
-    return status;
+    TRY(file_is_same(from, folder, &is_same));
+    if (is_same) return OK;
+    TRY(hf_read_side_files(&arena, from, &files));
+    return hf_write_side_files(&files, folder);
 }

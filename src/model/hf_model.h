@@ -61,6 +61,11 @@ bool             hf_model_has_format(const HfModel *model, const WeightFormat *f
 NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* there are safetensors in the folder */
 NODISCARD Status hf_model_require_weights(const HfModel *model);        /* else an error that says what is there instead */
 void             hf_model_close(HfModel *model);
+/* The same of a model that stands at this address, for SCOPED. */
+static inline void hf_model_close_at(HfModel **model)
+{
+    hf_model_close(*model);
+}
 
 /* Says, as notes of log_note, what of the folder isn't taken as it is; dtype, format: how the weights, where they are open, are kept, and
  * those that are quantised (NULL: like the others). key: in training the key of the run file that sets dtype; NULL: not in training. */

@@ -1,13 +1,13 @@
 /* See lora_pairs.h. */
 #include "model/lora_pairs.h"
 
+#include "base/scoped.h"
 #include "model/low_rank.h"
 #include "model/peft.h"
 #include "model/weights.h"
 #include "passes/peft_names.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,13 +17,13 @@ struct LoraPairs {
     int       count;
 };
 
-static bool is_half(const Param *param, const char *half)
+bool lora_is_half(const Param *param, const char *half)
 {
     const char *dot = strrchr(param->name, '.');
     return param->is_adapter && !param->is_whole && dot && strcmp(dot + 1, half) == 0;
 }
 
-static const Param *find_base(const Plan *plan, const char *module)
+const Param *lora_base_of(const Plan *plan, const char *module)
 {
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
@@ -35,13 +35,12 @@ static const Param *find_base(const Plan *plan, const char *module)
 /* Room for the pairs of all adapters of the plan. */
 static LoraPairs *make_room(const Plan *plan, const LoraOptions *lora)
 {
-    LoraPairs *pairs = calloc(1, sizeof *pairs);
-    if (!pairs) fatal_out_of_memory(sizeof *pairs);
+    LoraPairs *pairs = calloc_or_end(1, sizeof *pairs);
     pairs->items = arena_array(&pairs->arena, LoraPair, plan->num_params);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *a = plan->params[i];
-        if (!is_half(a, PEFT_A)) continue;
-        const Param      *base = find_base(plan, a->module);
+        if (!lora_is_half(a, PEFT_A)) continue;
+        const Param      *base = lora_base_of(plan, a->module);
         const LoraModule *module = lora_find_module(lora, a->module);
         LoraPair         *pair = &pairs->items[pairs->count++];
         CHECK(base);
@@ -73,13 +72,12 @@ const LoraPair *lora_pairs_find(const LoraPairs *pairs, const char *module)
 
 /* ---- making ---- */
 
-static void round_to(DType dtype, float *values, int64_t count)
+void lora_round(DType dtype, float *values, int64_t count)
 {
     if (dtype == DT_F32) return;
-    void *codes = malloc_or_end((size_t)dtype_bytes(dtype, count));
+    SCOPED_ARRAY(char, codes, dtype_bytes(dtype, count));
     dtype_encode(dtype, values, count, codes);
     dtype_decode(dtype, codes, count, values);
-    free(codes);
 }
 
 static Status check_pair(const LoraPair *pair, const Param *base)
@@ -96,45 +94,45 @@ static Status check_pair(const LoraPair *pair, const Param *base)
 
 static Status make_pair(HfModel *model, const Plan *plan, LoraInit init, ThreadPool *pool, LoraPair *pair)
 {
-    const Param *base = find_base(plan, pair->module);
+    const Param *base = lora_base_of(plan, pair->module);
     double       residual = 0;
     TRY(check_pair(pair, base));
-    float *w = malloc((size_t)(pair->rows * pair->cols) * sizeof *w);
+    SCOPED(scoped_free) float *w = malloc((size_t)(pair->rows * pair->cols) * sizeof *w);
     FAIL_IF(!w, ERR_NO_FIT, "no memory for the weight of %s", pair->module);
-    Status status = weights_read(model, base, w);
-    if (status == OK && init == LORA_PISSA) {
-        low_rank_svd(pool, w, pair->rows, pair->cols, pair->r, pair->a, pair->b, &residual);
-        for (int64_t i = 0; i < pair->r * pair->cols; i++) pair->a[i] = (float)((double)pair->a[i] / sqrt(pair->scale));
-        for (int64_t i = 0; i < pair->r * pair->rows; i++) pair->b[i] = (float)((double)pair->b[i] / sqrt(pair->scale));
-    } else if (status == OK) {
+    TRY(weights_read(model, base, w));
+    if (init != LORA_PISSA) {
         low_rank_qr(pool, w, pair->rows, pair->cols, pair->r, pair->a, pair->b);
+        return OK;
     }
-    free(w);
-    return status;
+    low_rank_svd(pool, w, pair->rows, pair->cols, pair->r, pair->a, pair->b, &residual);
+    for (int64_t i = 0; i < pair->r * pair->cols; i++) pair->a[i] = (float)((double)pair->a[i] / sqrt(pair->scale));
+    for (int64_t i = 0; i < pair->r * pair->rows; i++) pair->b[i] = (float)((double)pair->b[i] / sqrt(pair->scale));
+    return OK;
 }
 
 Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora, DType dtype, Comm *comm, ThreadPool *pool,
                        LoraPairs **out)
 {
-    LoraPairs *pairs = make_room(plan, lora);
-    int        world = comm_size(comm), rank = comm_rank(comm);
-    Status     status = hf_model_open_weights(model);
-    for (int i = rank; i < pairs->count && status == OK; i += world) {
+    SCOPED(lora_pairs_destroy_at) LoraPairs *pairs = make_room(plan, lora);
+    int                                      world = comm_size(comm);
+    Status                                   status = hf_model_open_weights(model);
+    for (int i = comm_rank(comm); i < pairs->count && status == OK; i += world) {
         LoraPair *pair = &pairs->items[i];
         comm_beat(comm, "decomposing the base's weights");
         status = make_pair(model, plan, lora->init, pool, pair);
-        round_to(dtype, pair->a, pair->r * pair->cols);
-        round_to(dtype, pair->b, pair->r * pair->rows);
+        lora_round(dtype, pair->a, pair->r * pair->cols);
+        lora_round(dtype, pair->b, pair->r * pair->rows);
     }
-    status = comm_agree(comm, status);
-    for (int i = 0; i < pairs->count && status == OK && comm; i++) {
+    *out = NULL;
+    TRY(comm_agree(comm, status));
+    for (int i = 0; i < pairs->count && comm; i++) {
         LoraPair *pair = &pairs->items[i];
-        status = comm_broadcast(comm, i % world, pair->a, (size_t)(pair->r * pair->cols) * sizeof *pair->a);
-        if (status == OK) status = comm_broadcast(comm, i % world, pair->b, (size_t)(pair->r * pair->rows) * sizeof *pair->b);
+        TRY(comm_broadcast(comm, i % world, pair->a, (size_t)(pair->r * pair->cols) * sizeof *pair->a));
+        TRY(comm_broadcast(comm, i % world, pair->b, (size_t)(pair->r * pair->rows) * sizeof *pair->b));
     }
-    if (status != OK) lora_pairs_destroy(pairs);
-    *out = status == OK ? pairs : NULL;
-    return status;
+    *out = pairs;
+    pairs = NULL;
+    return OK;
 }
 
 /* ---- reading ---- */
@@ -143,11 +141,9 @@ Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora
 static Status read_pair(const StFile *file, LoraPair *pair)
 {
     const StTensor *a, *b;
-    char            name[4096];
-    snprintf(name, sizeof name, PEFT_PREFIX PEFT_TENSOR, pair->module, PEFT_A);
-    TRY(st_require(file, name, &a));
-    snprintf(name, sizeof name, PEFT_PREFIX PEFT_TENSOR, pair->module, PEFT_B);
-    TRY(st_require(file, name, &b));
+    SCOPED_ARENA(arena);
+    TRY(st_require(file, arena_printf(&arena, PEFT_PREFIX "%s" PEFT_END_A, pair->module), &a));
+    TRY(st_require(file, arena_printf(&arena, PEFT_PREFIX "%s" PEFT_END_B, pair->module), &b));
     FAIL_IF(a->ndim != 2 || b->ndim != 2 || a->dim[0] != 2 * pair->r || a->dim[1] != pair->cols || b->dim[0] != pair->rows ||
                 b->dim[1] != 2 * pair->r,
             ERR_CHECKPOINT,
@@ -165,16 +161,14 @@ static Status read_pair(const StFile *file, LoraPair *pair)
 
 Status lora_pairs_read(const char *folder, const Plan *plan, const LoraOptions *lora, LoraPairs **out)
 {
-    StFile *file;
+    SCOPED(st_close_at) StFile              *file = NULL;
+    SCOPED(lora_pairs_destroy_at) LoraPairs *pairs = make_room(plan, lora);
     *out = NULL;
     TRY(peft_open_tensors(folder, &file));
-    LoraPairs *pairs = make_room(plan, lora);
-    Status     status = OK;
-    for (int i = 0; i < pairs->count && status == OK; i++) status = read_pair(file, &pairs->items[i]);
-    st_close(file);
-    if (status != OK) lora_pairs_destroy(pairs);
-    *out = status == OK ? pairs : NULL;
-    return status;
+    for (int i = 0; i < pairs->count; i++) TRY(read_pair(file, &pairs->items[i]));
+    *out = pairs;
+    pairs = NULL;
+    return OK;
 }
 
 /* ---- using ---- */
@@ -183,7 +177,7 @@ static Status pair_values(void *context, const Param *param, int64_t first, int6
 {
     const LoraPair *pair = lora_pairs_find(context, param->module);
     CHECK(pair);
-    memcpy(out, (is_half(param, PEFT_A) ? pair->a : pair->b) + first, (size_t)count * sizeof *out);
+    memcpy(out, (lora_is_half(param, PEFT_A) ? pair->a : pair->b) + first, (size_t)count * sizeof *out);
     return OK;
 }
 

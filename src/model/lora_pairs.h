@@ -17,14 +17,26 @@ typedef struct LoraPair {
 
 typedef struct LoraPairs LoraPairs;
 
+/* Whether a parameter is this half (PEFT_A, PEFT_B) of an adapter's pair. */
+bool lora_is_half(const Param *param, const char *half);
+/* The weight of the linear layer that is the module; NULL: there is none. */
+const Param *lora_base_of(const Plan *plan, const char *module);
+
+/* Rounds values to what `dtype` holds. */
+void lora_round(DType dtype, float *values, int64_t count);
+
 /* Computed of the model's weights, which are open: each rank some of them, and all get all. dtype: how adapters are stored, to which the
  * pairs are rounded. ERR_INVALID: a rank that a layer is too small for; ERR_UNSUPPORTED: a layer whose weight is no tensor of its own. pool
  * may be NULL. */
 NODISCARD Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora, DType dtype, Comm *comm, ThreadPool *pool,
                                  LoraPairs **out);
 /* As a checkpoint of this plan has them beside what was trained. */
-NODISCARD Status lora_pairs_read(const char *folder, const Plan *plan, const LoraOptions *lora, LoraPairs **out);
-void             lora_pairs_destroy(LoraPairs *pairs); /* NULL is fine */
+NODISCARD Status   lora_pairs_read(const char *folder, const Plan *plan, const LoraOptions *lora, LoraPairs **out);
+void               lora_pairs_destroy(LoraPairs *pairs); /* NULL is fine */
+static inline void lora_pairs_destroy_at(LoraPairs **pairs)
+{
+    lora_pairs_destroy(*pairs);
+}
 
 const LoraPair *lora_pairs_find(const LoraPairs *pairs, const char *module); /* NULL: none; so for pairs NULL */
 

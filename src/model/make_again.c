@@ -1,6 +1,7 @@
 /* Runs the two ops of a format on the CPU. */
 #include "model/make_again.h"
 
+#include "base/scoped.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 
@@ -68,9 +69,7 @@ static Status run_both(Arena *arena, const WeightFormat *format, const TensorTyp
 
 Status weight_make_again(const WeightFormat *format, int64_t rows, int64_t cols, float *values, ThreadPool *pool)
 {
-    Arena      arena = {0};
+    SCOPED_ARENA(arena);
     TensorType type = type_make(DT_F32, 2, rows, cols);
-    Status     status = run_both(&arena, format, &type, values, pool);
-    arena_deinit(&arena);
-    return status;
+    return run_both(&arena, format, &type, values, pool);
 }

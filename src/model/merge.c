@@ -2,6 +2,9 @@
  * added on the way. A matrix is held whole, one at a time. */
 #include "model/merge.h"
 
+#include "base/json_edit.h"
+#include "base/scoped.h"
+#include "files/json_file.h"
 #include "model/make_again.h"
 #include "model/weights.h"
 #include "model/peft_tokens.h"
@@ -64,27 +67,6 @@ static void product_row(void *context, int64_t row, int worker)
     }
 }
 
-/* NULL: the adapter has none for this module. */
-static const StTensor *find_half(const Merger *merger, const char *module, const char *half)
-{
-    StrBuf name = {0};
-    if (!module) return NULL;
-    strbuf_printf(&name, PEFT_PREFIX PEFT_TENSOR, module, half);
-    const StTensor *found = st_find(merger->adapter, strbuf_cstr(&name));
-    strbuf_deinit(&name);
-    return found;
-}
-
-static const StTensor *find_magnitude(const Merger *merger, const char *module)
-{
-    StrBuf name = {0};
-    if (!module || !merger->lora->use_dora) return NULL;
-    strbuf_printf(&name, PEFT_PREFIX PEFT_MAGNITUDE, module);
-    const StTensor *found = st_find(merger->adapter, strbuf_cstr(&name));
-    strbuf_deinit(&name);
-    return found;
-}
-
 /* What a merged tensor is stored as: the base's dtype, or F32 for those of doubles. */
 static DType merged_dtype(const StTensor *w)
 {
@@ -104,16 +86,8 @@ static Status check_values(const StTensor *like, const float *values)
 
 static Status append_floats(const StTensor *like, const float *values, FileWriter *out)
 {
-    DType  dtype = merged_dtype(like);
-    size_t bytes = (size_t)dtype_bytes(dtype, like->numel);
     TRY(check_values(like, values));
-    if (dtype == DT_F32) return file_writer_append(out, values, bytes);
-    void *converted = malloc(bytes);
-    FAIL_IF(!converted, ERR_NO_FIT, "no memory for tensor %s", like->name);
-    dtype_encode(dtype, values, like->numel, converted);
-    Status status = file_writer_append(out, converted, bytes);
-    free(converted);
-    return status;
+    return weights_append_floats(merged_dtype(like), values, like->numel, out);
 }
 
 static Status check_pair(const Source *source, const StTensor *a, const StTensor *b)
@@ -213,30 +187,27 @@ static Status make_changed(Merger *merger, const Source *source, FileWriter *out
 {
     const StTensor *w = source->tensor, *a = source->a, *b = source->b;
     if (a) TRY(check_pair(source, a, b));
-    float *values = malloc((size_t)(w->numel + (a ? 2 * (a->numel + b->numel) : 0)) * sizeof *values);
+    SCOPED(scoped_free) float *values = malloc((size_t)(w->numel + (a ? 2 * (a->numel + b->numel) : 0)) * sizeof *values);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for tensor %s", w->name);
-    Status status = read_base(merger, source, values);
-    if (status == OK && a) status = add_product(merger, source, a, b, values, values + w->numel);
-    if (status == OK && source->magnitude) status = set_magnitude(source, values);
-    if (status == OK) status = source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
-    free(values);
-    return status;
+    TRY(read_base(merger, source, values));
+    if (a) TRY(add_product(merger, source, a, b, values, values + w->numel));
+    if (source->magnitude) TRY(set_magnitude(source, values));
+    return source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
 }
 
 /* A quantised tensor, as numbers. */
 static Status append_made(const StTensor *w, FileWriter *out)
 {
     enum { CHUNK = 1 << 18 };
-    float *values = malloc_or_end(CHUNK * sizeof *values);
-    Status status = st_check_range(w, DT_F32);
-    for (int64_t first = 0; first < w->numel && status == OK; first += CHUNK) {
+    SCOPED_ARRAY(float, values, CHUNK);
+    TRY(st_check_range(w, DT_F32));
+    for (int64_t first = 0; first < w->numel; first += CHUNK) {
         StTensor piece = *w;
         piece.numel = w->numel - first < CHUNK ? w->numel - first : CHUNK;
-        status = st_to_f32(w, first, piece.numel, values);
-        if (status == OK) status = append_floats(&piece, values, out);
+        TRY(st_to_f32(w, first, piece.numel, values));
+        TRY(append_floats(&piece, values, out));
     }
-    free(values);
-    return status;
+    return OK;
 }
 
 static bool is_changed(const Source *source)
@@ -263,14 +234,12 @@ static Status find_halves(Merger *merger)
     bool  *used = arena_array(&merger->arena, bool, count + 1);
     for (size_t i = 0; i < merger->num_sources; i++) {
         Source *source = &merger->sources[i];
-        source->a = find_half(merger, source->module, PEFT_A);
-        source->b = find_half(merger, source->module, PEFT_B);
-        source->magnitude = find_magnitude(merger, source->module);
-        if (source->a) used[source->a - st_at(merger->adapter, 0)] = true;
-        if (source->b) used[source->b - st_at(merger->adapter, 0)] = true;
-        if (source->magnitude) used[source->magnitude - st_at(merger->adapter, 0)] = true;
-        if (source->whole) used[source->whole - st_at(merger->adapter, 0)] = true;
-        if (source->rows) used[source->rows - st_at(merger->adapter, 0)] = true;
+        source->a = peft_find(merger->adapter, source->module, PEFT_END_A);
+        source->b = peft_find(merger->adapter, source->module, PEFT_END_B);
+        if (merger->lora->use_dora) source->magnitude = peft_find(merger->adapter, source->module, PEFT_END_MAGNITUDE);
+        const StTensor *const taken[] = {source->a, source->b, source->magnitude, source->whole, source->rows};
+        for (size_t k = 0; k < sizeof taken / sizeof *taken; k++)
+            if (taken[k]) used[taken[k] - st_at(merger->adapter, 0)] = true;
         FAIL_IF(source->a && source->whole, ERR_INVALID, "%s: %s and its pair adapt a weight that was trained whole (modules_to_save)",
                 source->a->path, source->a->name);
     }
@@ -333,21 +302,14 @@ static Status check_readers(const Merger *merger, const Graph *graph, const Para
 /* What the adapter has in place of a weight: the tensor that its file calls so. NULL: nothing. */
 static const StTensor *find_whole(const Merger *merger, const char *name)
 {
-    StrBuf path = {0};
-    strbuf_printf(&path, PEFT_PREFIX "%s", name);
-    const StTensor *found = st_find(merger->adapter, strbuf_cstr(&path));
-    strbuf_deinit(&path);
-    return found;
+    return peft_find(merger->adapter, name, "");
 }
 
 /* The rows that the adapter has in place of those of the module's matrix. */
 static void find_rows(const Merger *merger, const char *path, Source *source)
 {
-    StrBuf name = {0};
-    if (path) strbuf_printf(&name, PEFT_PREFIX TOKENS_TENSOR, path);
-    source->rows = path ? st_find(merger->adapter, strbuf_cstr(&name)) : NULL;
+    source->rows = peft_find(merger->adapter, path, PEFT_END_TOKENS);
     source->tokens = source->rows ? peft_tokens_of(merger->lora, path) : NULL;
-    strbuf_deinit(&name);
 }
 
 /* Those of a tied model's head: its own, else the embedding's. */
@@ -369,7 +331,7 @@ static Status find_head(Merger *merger, const Param *param, bool *out_untied)
         return OK;
     }
     if (copy) find_head_rows(merger, param, &merger->sources[copy - st_at(merger->base, 0)]);
-    if (!find_half(merger, param->module, PEFT_A) && !whole && !of_both) return OK;
+    if (!peft_find(merger->adapter, param->module, PEFT_END_A) && !whole && !of_both) return OK;
     FAIL_IF(*out_untied, ERR_UNSUPPORTED, "%s: a second tied weight with an adapter", param->name);
     *out_untied = true;
     Source *source = copy ? &merger->sources[copy - st_at(merger->base, 0)] : &merger->sources[merger->num_sources++];
@@ -443,23 +405,16 @@ static Status write_tensors(Merger *merger, const char *folder, int64_t max_shar
 /* The base's config.json, which says so where the head isn't the embedding any more, and how matrices are quantised where they are. */
 static Status write_config(const Merger *merger, Arena *arena, const HfModel *base, bool untied, const char *folder)
 {
-    StrBuf    text = {0};
-    JsonValue config = base->config;
-    bool      is_told = merger->folder && base->quantization.type != JSON_NULL;
-    config.members = arena_array(arena, JsonMember, config.count + 2);
-    memcpy(config.members, base->config.members, config.count * sizeof *config.members);
+    JsonValue   config = json_copy_object(arena, &base->config, 2);
+    bool        is_told = merger->folder && base->quantization.type != JSON_NULL;
+    const char *path = arena_printf(arena, "%s/config.json", folder);
     if (untied) hf_model_untie(base, &config);
-    if (is_told) config.members[config.count++] = (JsonMember){str_of("quantization_config"), base->quantization};
-    if (untied || is_told) {
-        json_write(&text, &config, 2);
-        strbuf_putc(&text, '\n');
-    } else {
-        strbuf_append(&text, base->config_text.data, base->config_text.len);
-    }
-    Status status = file_write_atomic(arena_printf(arena, "%s/config.json", folder), text.data, text.len);
-    if (status == OK) status = model_ir_write(base->module, folder);
-    strbuf_deinit(&text);
-    return status;
+    if (is_told) json_set(&config, str_of("quantization_config"), base->quantization);
+    if (untied || is_told)
+        TRY(json_file_write(path, &config));
+    else
+        TRY(file_write_atomic(path, base->config_text.data, base->config_text.len));
+    return model_ir_write(base->module, folder);
 }
 
 /* ModelOpt's own file says it too. */
@@ -478,14 +433,8 @@ static Status copy_quant_config(const Merger *merger, Arena *arena, const HfMode
 static Status has_inner_template(Arena *arena, const char *dir, bool *out)
 {
     const char *path = arena_printf(arena, "%s/tokenizer_config.json", dir);
-    Str         text;
     JsonValue   config;
-    bool        is_there;
-    *out = false;
-    TRY(file_exists(path, &is_there));
-    if (!is_there) return OK;
-    TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(arena, path, text.data, text.len, &config));
+    TRY(json_file_read_if_there(arena, path, MAX_CONFIG_BYTES, &config));
     *out = json_get(&config, "chat_template") != NULL;
     return OK;
 }
@@ -508,28 +457,30 @@ static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter
     return hf_copy_side_files(adapter, folder);
 }
 
+static void merger_deinit(Merger *merger)
+{
+    st_close(merger->folder);
+    arena_deinit(&merger->parts_arena);
+    arena_deinit(&merger->arena);
+}
+
 Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, const char *folder, int64_t max_shard_bytes,
                      ThreadPool *pool)
 {
     TRY(hf_model_open_weights(base));
     FAIL_IF(quantised && base->format == QUANTISED_NONE, ERR_INVALID,
             "%s isn't quantised, so that there is no format to write the merged model in; leave out --quantised", base->dir);
-    StFile *file;
+    SCOPED(st_close_at) StFile *file = NULL;
     TRY(peft_check_model(adapter, base));
     TRY(peft_open_tensors(adapter->dir, &file));
-    Merger merger = {.base = base->weights, .adapter = file, .lora = &adapter->lora, .pool = pool};
+    SCOPED(merger_deinit) Merger merger = {.base = base->weights, .adapter = file, .lora = &adapter->lora, .pool = pool};
     if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
-    bool   untied = false;
-    Status status = find_sources(&merger, base, &untied);
-    if (status == OK && quantised) status = find_stored(&merger, base);
-    if (status == OK) status = find_halves(&merger);
-    if (status == OK) status = write_tensors(&merger, folder, max_shard_bytes);
-    if (status == OK) status = copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder);
-    if (status == OK) status = copy_quant_config(&merger, &merger.arena, base, folder);
-    if (status == OK) status = write_config(&merger, &merger.arena, base, untied, folder);
-    st_close(merger.folder);
-    st_close(file);
-    arena_deinit(&merger.parts_arena);
-    arena_deinit(&merger.arena);
-    return status;
+    bool untied = false;
+    TRY(find_sources(&merger, base, &untied));
+    if (quantised) TRY(find_stored(&merger, base));
+    TRY(find_halves(&merger));
+    TRY(write_tensors(&merger, folder, max_shard_bytes));
+    TRY(copy_tokenizer(&merger.arena, base->dir, adapter->dir, folder));
+    TRY(copy_quant_config(&merger, &merger.arena, base, folder));
+    return write_config(&merger, &merger.arena, base, untied, folder);
 }

@@ -2,6 +2,7 @@
 #include "model/model_ir.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "base/sha256.h"
 #include "files/file.h"
 #include "model/python_ir.h"
@@ -99,14 +100,12 @@ static Status find_shipped(Arena *arena, const char *architecture, const char *c
         TRY(ir_module_parse(arena, arena_printf(arena, "the shipped IR of %s", architecture), text, len, out_module));
         return OK;
     }
-    StrBuf known = {0};
+    SCOPED_STRBUF(known);
     for (const char *const *name = ir_shipped_architectures(); *name; name++) strbuf_printf(&known, "%s%s", known.len ? ", " : "", *name);
-    Status status = status_fail(ERR_UNSUPPORTED,
-                                "%s: architecture %s isn't supported; this version has %s. Others are files of examples/dsl, or can be "
-                                "written in Python (docs/new_model.md); name the file with ir:",
-                                config_name, architecture, strbuf_cstr(&known));
-    strbuf_deinit(&known);
-    return status;
+    return status_fail(ERR_UNSUPPORTED,
+                       "%s: architecture %s isn't supported; this version has %s. Others are files of examples/dsl, or can be "
+                       "written in Python (docs/new_model.md); name the file with ir:",
+                       config_name, architecture, strbuf_cstr(&known));
 }
 
 Status model_ir_find(Arena *arena, const char *dir, const JsonValue *config, const char *config_name, NamedIr ir, IrModule **out_module)
@@ -153,8 +152,6 @@ void model_ir_tell(const IrModule *module, StrBuf *notes)
 Status model_ir_write(const IrModule *module, const char *folder)
 {
     if (model_ir_is_shipped(module)) return OK;
-    Arena  arena = {0};
-    Status status = file_write_atomic(arena_printf(&arena, "%s/%s", folder, folder_file), module->text, module->len);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    return file_write_atomic(arena_printf(&arena, "%s/%s", folder, folder_file), module->text, module->len);
 }

@@ -1,7 +1,10 @@
 /* surogate new: a preset's config.json, then each parameter generated straight into the file. */
 #include "model/new.h"
 
+#include "base/json_edit.h"
+#include "base/scoped.h"
 #include "files/folder.h"
+#include "files/json_file.h"
 #include "model/init.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
@@ -34,25 +37,12 @@ static size_t preset_names(const JsonValue *presets, const char **names)
 
 Status new_list(StrBuf *out)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     JsonValue   presets;
     const char *names[MAX_NAMES];
-    Status      status = parse_presets(&arena, &presets);
-    if (status == OK)
-        for (size_t i = 0, n = preset_names(&presets, names); i < n; i++) strbuf_printf(out, "%s\n", names[i]);
-    arena_deinit(&arena);
-    return status;
-}
-
-/* Sets a member of an object that has room for it. */
-static void set_member(JsonValue *object, Str key, const JsonValue *value)
-{
-    for (uint32_t i = 0; i < object->count; i++)
-        if (object->members[i].key.len == key.len && memcmp(object->members[i].key.data, key.data, key.len) == 0) {
-            object->members[i].value = *value;
-            return;
-        }
-    object->members[object->count++] = (JsonMember){key, *value};
+    TRY(parse_presets(&arena, &presets));
+    for (size_t i = 0, n = preset_names(&presets, names); i < n; i++) strbuf_printf(out, "%s\n", names[i]);
+    return OK;
 }
 
 static Status find_preset(Arena *arena, const JsonValue *presets, const char *arch, size_t extra, JsonValue *out)
@@ -61,11 +51,8 @@ static Status find_preset(Arena *arena, const JsonValue *presets, const char *ar
     for (uint32_t f = 0; f < families->count; f++) {
         const JsonValue *size = json_get(json_get(&families->items[f], "sizes"), arch);
         if (!size) continue;
-        *out = *json_get(&families->items[f], "config");
-        JsonMember *members = arena_array(arena, JsonMember, out->count + size->count + extra);
-        memcpy(members, out->members, out->count * sizeof *members);
-        out->members = members;
-        for (uint32_t i = 0; i < size->count; i++) set_member(out, size->members[i].key, &size->members[i].value);
+        *out = json_copy_object(arena, json_get(&families->items[f], "config"), size->count + (uint32_t)extra);
+        for (uint32_t i = 0; i < size->count; i++) json_set(out, size->members[i].key, size->members[i].value);
         return OK;
     }
     const char *names[MAX_NAMES];
@@ -122,7 +109,7 @@ static Status apply_setting(Arena *arena, JsonValue *config, const IrModule *mod
         status_clear();
         value = (JsonValue){.type = JSON_STRING, .string = str_of(arena_strdup(arena, equals + 1))};
     }
-    set_member(config, key, &value);
+    json_set(config, key, value);
     return OK;
 }
 
@@ -145,7 +132,7 @@ static Status apply_tokenizer(Arena *arena, JsonValue *config, const IrModule *m
                {"pad_token_id", tokenizer_pad_id(tokenizer)}};
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
         JsonValue value = {.type = ids[i].value < 0 ? JSON_NULL : JSON_INT, .integer = ids[i].value};
-        set_member(config, str_of(ids[i].key), &value);
+        json_set(config, str_of(ids[i].key), value);
     }
     tokenizer_destroy(tokenizer);
     return OK;
@@ -168,9 +155,7 @@ static Status write_config(Arena *arena, const NewOptions *options, const char *
     for (size_t i = 0; i < options->num_settings; i++) TRY(apply_setting(arena, &config, module, options->settings[i]));
     qsort(config.members, config.count, sizeof *config.members, compare_members);
     const char *path = arena_printf(arena, "%s/config.json", folder);
-    StrBuf      text = {0}, generation = {0};
-    json_write(&text, &config, 2);
-    strbuf_putc(&text, '\n');
+    SCOPED_STRBUF(generation);
     strbuf_puts(&generation, "{\n");
     static const char *const ids[] = {"bos_token_id", "eos_token_id"};
     for (int i = 0; i < 2; i++) {
@@ -180,12 +165,9 @@ static Status write_config(Arena *arena, const NewOptions *options, const char *
         json_write(&generation, id, -1);
     }
     strbuf_puts(&generation, "\n}\n");
-    Status status = file_make_dirs(folder);
-    if (status == OK) status = file_write_atomic(path, text.data, text.len);
-    if (status == OK) status = file_write_atomic(arena_printf(arena, "%s/generation_config.json", folder), generation.data, generation.len);
-    strbuf_deinit(&text);
-    strbuf_deinit(&generation);
-    return status;
+    TRY(file_make_dirs(folder));
+    TRY(json_file_write(path, &config));
+    return file_write_atomic(arena_printf(arena, "%s/generation_config.json", folder), generation.data, generation.len);
 }
 
 /* ---- weights ---- */
@@ -213,18 +195,14 @@ static void fill_task(void *context, int64_t task, int worker)
 /* A matrix whose transpose the file has: whole, and then turned. */
 static Status append_transposed(Generator *g, int64_t numel, FileWriter *out)
 {
-    DType  dtype = g->param->type.dtype;
-    float *values = malloc((size_t)numel * sizeof *values), *turned = malloc((size_t)numel * sizeof *turned);
-    Status status = values && turned ? OK : status_fail(ERR_NO_FIT, "no memory to transpose %s", g->param->name);
-    if (status == OK) {
-        init_values(g->seed, g->param, 0, numel, values);
-        transpose_floats(values, g->param->type.dim[0], g->param->type.dim[1], turned);
-        dtype_encode(dtype, turned, numel, values);
-        status = file_writer_append(out, values, (size_t)dtype_bytes(dtype, numel));
-    }
-    free(values);
-    free(turned);
-    return status;
+    DType                      dtype = g->param->type.dtype;
+    SCOPED(scoped_free) float *values = malloc((size_t)numel * sizeof *values);
+    SCOPED(scoped_free) float *turned = malloc((size_t)numel * sizeof *turned);
+    FAIL_IF(!values || !turned, ERR_NO_FIT, "no memory to transpose %s", g->param->name);
+    init_values(g->seed, g->param, 0, numel, values);
+    transpose_floats(values, g->param->type.dim[0], g->param->type.dim[1], turned);
+    dtype_encode(dtype, turned, numel, values);
+    return file_writer_append(out, values, (size_t)dtype_bytes(dtype, numel));
 }
 
 static Status append_values(void *context, size_t index, FileWriter *out)
@@ -254,13 +232,11 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
         decls[i] = (StDecl){.name = param_saved(param)->names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
         for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[turned ? 1 - k : k];
     }
-    g.values = malloc_or_end(CHUNK_NUMEL * sizeof *g.values);
-    g.converted = malloc_or_end(CHUNK_NUMEL * sizeof *g.values);
-    Status status =
-        st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes, append_values, &g);
-    free(g.values);
-    free(g.converted);
-    return status;
+    SCOPED_ARRAY(float, values, CHUNK_NUMEL);
+    SCOPED_ARRAY(float, converted, CHUNK_NUMEL);
+    g.values = values;
+    g.converted = converted;
+    return st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes, append_values, &g);
 }
 
 /* Settings are checked by opening what was written. */
@@ -275,17 +251,12 @@ static Status write_model(Arena *arena, const NewOptions *options, const char *f
 
 Status new_model(const NewOptions *options, const char *folder)
 {
-    Arena        arena = {0};
+    SCOPED_ARENA(arena);
     FolderWriter writer;
-    bool         is_used = false;
-    Status       status = file_exists(arena_printf(&arena, "%s/config.json", folder), &is_used);
-    if (status == OK && is_used)
-        status = status_fail(ERR_INVALID, "%s already holds a config.json; name a new folder, or remove it first", folder);
-    if (status == OK) status = folder_begin(&arena, folder, &writer);
-    if (status == OK) {
-        status = write_model(&arena, options, writer.partial);
-        status = status == OK ? folder_finish(&writer, "config.json") : folder_abandon(&writer, status);
-    }
-    arena_deinit(&arena);
-    return status;
+    bool         is_used;
+    TRY(file_exists(arena_printf(&arena, "%s/config.json", folder), &is_used));
+    FAIL_IF(is_used, ERR_INVALID, "%s already holds a config.json; name a new folder, or remove it first", folder);
+    TRY(folder_begin(&arena, folder, &writer));
+    Status status = write_model(&arena, options, writer.partial);
+    return status == OK ? folder_finish(&writer, "config.json") : folder_abandon(&writer, status);
 }

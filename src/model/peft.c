@@ -2,6 +2,8 @@
 #include "model/peft.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
+#include "files/json_file.h"
 #include "model/peft_match.h"
 #include "model/peft_tokens.h"
 #include "passes/adapt_tokens.h"
@@ -115,13 +117,12 @@ static Status read_numbers(const JsonValue *config, const char *name, LoraOption
 
 Status peft_parse_base_format(const char *word, const WeightFormat **out)
 {
-    StrBuf list = {0};
+    SCOPED_STRBUF(list);
     *out = weight_format_find(word);
     if (*out || strcmp(word, "none") == 0) return OK;
     for (int i = 0; weight_format_at(i); i++) strbuf_printf(&list, ", %s", weight_format_at(i)->name);
     Status status =
         status_fail(ERR_INVALID, "there is no format %.100s that weights are quantised to; expected none%s", word, strbuf_cstr(&list));
-    strbuf_deinit(&list);
     return status;
 }
 
@@ -130,14 +131,10 @@ Status peft_parse_base_format(const char *word, const WeightFormat **out)
 Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat **out)
 {
     const char *name = arena_printf(arena, "%s/" BASE_FORMAT_FILE, dir), *word;
-    Str         text;
     JsonValue   value;
-    bool        is_there;
     *out = NULL;
-    TRY(file_exists(name, &is_there));
-    if (!is_there) return OK;
-    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(arena, name, text.data, text.len, &value));
+    TRY(json_file_read_if_there(arena, name, MAX_CONFIG_BYTES, &value));
+    if (value.type == JSON_NULL) return OK;
     FAIL_IF(!json_get_str(&value, "format", &word), ERR_INVALID, "%s: expected a word under \"format\"", name);
     Status status = peft_parse_base_format(word, out);
     return status == OK ? OK : status_prefix(status, "%s", name);
@@ -145,20 +142,25 @@ Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat *
 
 Status peft_write_base_format(const WeightFormat *format, const char *folder)
 {
-    Arena  arena = {0};
-    Status status = OK;
+    SCOPED_ARENA(arena);
     if (format) {
         const char *text = arena_printf(&arena, "{\n  \"format\": \"%s\"\n}\n", format->name);
-        status = file_write_atomic(arena_printf(&arena, "%s/" BASE_FORMAT_FILE, folder), text, strlen(text));
+        TRY(file_write_atomic(arena_printf(&arena, "%s/" BASE_FORMAT_FILE, folder), text, strlen(text)));
     }
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 /* ---- tensors ---- */
 
-/* The module's path in the name of a half of its adapter, or (`copy`) of a base's tensor beside them; NULL: it isn't such a name. */
-static const char *module_of(Arena *arena, const char *tensor, const char *end)
+const StTensor *peft_find(const StFile *file, const char *module, const char *end)
+{
+    SCOPED_STRBUF(name);
+    if (!module) return NULL;
+    strbuf_printf(&name, PEFT_PREFIX "%s%s", module, end);
+    return st_find(file, strbuf_cstr(&name));
+}
+
+const char *peft_module_of(Arena *arena, const char *tensor, const char *end)
 {
     size_t prefix = strlen(PEFT_PREFIX), len = strlen(tensor), tail = strlen(end);
     if (strncmp(tensor, PEFT_PREFIX, prefix) != 0 || len <= prefix + tail || strcmp(tensor + len - tail, end) != 0) return NULL;
@@ -171,8 +173,8 @@ static const char *name_of_copy(Arena *arena, const char *tensor)
     static const char *const parts[] = {"weight", "bias"};
     for (int i = 0; i < 2; i++) {
         const char *end = arena_printf(arena, ".%s", parts[i]), *inner = arena_printf(arena, ".base_layer.%s", parts[i]);
-        const char *module = module_of(arena, tensor, inner);
-        if (!module) module = module_of(arena, tensor, end);
+        const char *module = peft_module_of(arena, tensor, inner);
+        if (!module) module = peft_module_of(arena, tensor, end);
         if (module && !strstr(module, ".lora_") && !strstr(module, ".modules_to_save")) return arena_printf(arena, "%s%s", module, end);
     }
     return NULL;
@@ -220,32 +222,28 @@ static const char *config_path(Arena *arena, const char *dir)
 static Status read_config(Arena *arena, const char *dir, JsonValue *out)
 {
     const char *name = config_path(arena, dir);
-    Str         text;
-    TRY(file_read(arena, name, MAX_CONFIG_BYTES, &text));
-    TRY(json_parse(arena, name, text.data, text.len, out));
+    TRY(json_file_read(arena, name, MAX_CONFIG_BYTES, out));
     FAIL_IF(out->type != JSON_OBJECT, ERR_INVALID, "%s: expected an object, found %s", name, json_type_name(out->type));
     return OK;
 }
 
 Status peft_open_tensors(const char *dir, StFile **out)
 {
-    Arena       arena = {0};
-    JsonValue   config;
-    LoraOptions lora = {0};
-    Status      status = read_config(&arena, dir, &config);
-    if (status == OK) status = read_whole(&arena, &config, config_path(&arena, dir), &lora);
-    if (status == OK) status = open_file(&arena, dir, out);
-    if (status == OK) {
-        size_t    count = 0;
-        StTensor *kept = arena_array(&arena, StTensor, st_count(*out));
-        for (size_t i = 0; i < st_count(*out); i++)
-            if (!name_of_copy(&arena, st_at(*out, i)->name) || whole_of(&arena, &lora, st_at(*out, i)->name))
-                kept[count++] = *st_at(*out, i);
-        if (count < st_count(*out)) status = st_set_tensors(*out, kept, count);
-        if (status != OK) st_close(*out);
-    }
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    SCOPED(st_close_at) StFile *file = NULL;
+    JsonValue                   config;
+    LoraOptions                 lora = {0};
+    size_t                      count = 0;
+    TRY(read_config(&arena, dir, &config));
+    TRY(read_whole(&arena, &config, config_path(&arena, dir), &lora));
+    TRY(open_file(&arena, dir, &file));
+    StTensor *kept = arena_array(&arena, StTensor, st_count(file));
+    for (size_t i = 0; i < st_count(file); i++)
+        if (!name_of_copy(&arena, st_at(file, i)->name) || whole_of(&arena, &lora, st_at(file, i)->name)) kept[count++] = *st_at(file, i);
+    if (count < st_count(file)) TRY(st_set_tensors(file, kept, count));
+    *out = file;
+    file = NULL;
+    return OK;
 }
 
 static int by_path(const void *a, const void *b)
@@ -256,13 +254,12 @@ static int by_path(const void *a, const void *b)
 /* Whether it is the lengths of DoRA's rows; then of a module that has a pair. */
 static Status is_magnitude(Arena *arena, const StFile *file, const LoraOptions *lora, const StTensor *tensor, bool *out)
 {
-    const char *module = module_of(arena, tensor->name, &PEFT_MAGNITUDE[strlen("%s")]);
+    const char *module = peft_module_of(arena, tensor->name, PEFT_END_MAGNITUDE);
     *out = module != NULL;
     if (!module) return OK;
     FAIL_IF(!lora->use_dora, ERR_INVALID, "%s: tensor %s is of DoRA, and adapter_config.json doesn't say use_dora: true", tensor->path,
             tensor->name);
-    FAIL_IF(!st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module, PEFT_A)), ERR_INVALID, "%s: %s has no pair", tensor->path,
-            tensor->name);
+    FAIL_IF(!peft_find(file, module, PEFT_END_A), ERR_INVALID, "%s: %s has no pair", tensor->path, tensor->name);
     return OK;
 }
 
@@ -276,14 +273,14 @@ static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
         if (whole_of(arena, lora, half->name) || peft_tokens_path(arena, half->name)) continue;
         TRY(is_magnitude(arena, file, lora, half, &is_lengths));
         if (is_lengths) continue;
-        const char *module = module_of(arena, half->name, "." PEFT_A ".weight"), *of_b = NULL;
-        if (!module) of_b = module_of(arena, half->name, "." PEFT_B ".weight");
+        const char *module = peft_module_of(arena, half->name, PEFT_END_A), *of_b = NULL;
+        if (!module) of_b = peft_module_of(arena, half->name, PEFT_END_B);
         FAIL_IF(!module && !of_b, ERR_UNSUPPORTED, "%s: tensor %s is none of a plain LoRA adapter of linear layers", half->path,
                 half->name);
-        const char *other = arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module ? module : of_b, module ? PEFT_B : PEFT_A);
-        FAIL_IF(!st_find(file, other), ERR_INVALID, "%s: %s has no other half", half->path, half->name);
+        FAIL_IF(!peft_find(file, module ? module : of_b, module ? PEFT_END_B : PEFT_END_A), ERR_INVALID, "%s: %s has no other half",
+                half->path, half->name);
         if (!module) continue;
-        FAIL_IF(lora->use_dora && !st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_MAGNITUDE, module)), ERR_INVALID,
+        FAIL_IF(lora->use_dora && !peft_find(file, module, PEFT_END_MAGNITUDE), ERR_INVALID,
                 "%s: use_dora is true, and there is no tensor " PEFT_PREFIX PEFT_MAGNITUDE, half->path, module);
         FAIL_IF(half->ndim != 2 || half->dim[0] < 1 || half->dim[0] > MAX_RANK, ERR_INVALID,
                 "%s: tensor %s: expected a matrix of 1 to %d rows", half->path, half->name, MAX_RANK);
@@ -310,22 +307,19 @@ static Status check_whole(Arena *arena, const StFile *file, const char *name, co
 /* What adapter_config.json says of each module. */
 static Status read_modules(const JsonValue *config, const char *name, LoraOptions *lora)
 {
-    PeftNumbers *ranks, *alphas = NULL;
-    LoraModule  *modules = (LoraModule *)lora->modules;
+    SCOPED(peft_numbers_close_at) PeftNumbers *ranks = NULL, *alphas = NULL;
+    LoraModule                                *modules = (LoraModule *)lora->modules;
     TRY(peft_numbers_open(config, name, "rank_pattern", &ranks));
-    Status status = peft_numbers_open(config, name, "alpha_pattern", &alphas);
-    for (int i = 0; i < lora->num_modules && status == OK; i++) {
+    TRY(peft_numbers_open(config, name, "alpha_pattern", &alphas));
+    for (int i = 0; i < lora->num_modules; i++) {
         double rank = (double)lora->r;
         modules[i].alpha = lora->alpha;
-        status = peft_numbers_find(ranks, modules[i].path, &rank);
-        if (status == OK) status = peft_numbers_find(alphas, modules[i].path, &modules[i].alpha);
-        if (status == OK && rank != (double)modules[i].r)
-            status = status_fail(ERR_INVALID, "%s: the rank of %s is %g; its tensors in adapter_model.safetensors have %lld", name,
-                                 modules[i].path, rank, (long long)modules[i].r);
+        TRY(peft_numbers_find(ranks, modules[i].path, &rank));
+        TRY(peft_numbers_find(alphas, modules[i].path, &modules[i].alpha));
+        FAIL_IF(rank != (double)modules[i].r, ERR_INVALID, "%s: the rank of %s is %g; its tensors in adapter_model.safetensors have %lld",
+                name, modules[i].path, rank, (long long)modules[i].r);
     }
-    peft_numbers_close(ranks);
-    peft_numbers_close(alphas);
-    return status;
+    return OK;
 }
 
 /* As adapter_config.json lists them; of an expression: the modules that there are. */
@@ -342,18 +336,17 @@ static void take_targets(Arena *arena, const JsonValue *config, LoraOptions *lor
 
 static Status read_tensors(Arena *arena, const char *name, PeftAdapter *adapter)
 {
-    StFile      *file;
-    PeftTargets *targets;
+    SCOPED(st_close_at) StFile *file = NULL;
+    PeftTargets                *targets;
     TRY(peft_targets_open(&adapter->config, name, &targets));
     peft_targets_close(targets); /* it is asked once the model is known */
     TRY(peft_open_tensors(adapter->dir, &file));
-    Status status = find_modules(arena, file, &adapter->lora);
-    if (status == OK) status = check_whole(arena, file, name, &adapter->lora);
-    if (status == OK) status = peft_find_tokens(arena, file, name, &adapter->lora);
-    st_close(file);
-    if (status == OK) status = read_modules(&adapter->config, name, &adapter->lora);
-    if (status == OK) take_targets(arena, &adapter->config, &adapter->lora);
-    return status;
+    TRY(find_modules(arena, file, &adapter->lora));
+    TRY(check_whole(arena, file, name, &adapter->lora));
+    TRY(peft_find_tokens(arena, file, name, &adapter->lora));
+    TRY(read_modules(&adapter->config, name, &adapter->lora));
+    take_targets(arena, &adapter->config, &adapter->lora);
+    return OK;
 }
 
 Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
@@ -408,7 +401,7 @@ static const StTensor *find_original(Arena *arena, const StFile *file, const Lor
     const StTensor *original = st_find(model->weights, name);
     for (int i = 0; i < model->num_ties; i++) {
         if (strcmp(name, model->ties[i].untied) != 0) continue;
-        const StTensor *trained = st_find(file, arena_printf(arena, PEFT_PREFIX "%s", model->ties[i].tensor));
+        const StTensor *trained = peft_find(file, model->ties[i].tensor, "");
         if (lora->tie_whole && trained && whole_of(arena, lora, trained->name)) return trained;
         if (!original) original = st_find(model->weights, model->ties[i].tensor);
     }
@@ -459,26 +452,20 @@ static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfMo
 /* The model has `rows`, and `cols` of them where it is a matrix. advice: how the message ends. */
 static Status check_shape(const StTensor *tensor, int ndim, int64_t rows, int64_t cols, const char *advice)
 {
-    bool   fits = tensor->ndim == ndim && tensor->dim[0] == rows && (ndim == 1 || tensor->dim[1] == cols);
-    StrBuf have = {0}, want = {0};
-    if (fits) return OK;
-    for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
-    strbuf_printf(&want, "%lld", (long long)rows);
-    if (ndim == 2) strbuf_printf(&want, ",%lld", (long long)cols);
-    Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], the model has [%s]%s", tensor->path, tensor->name,
-                                strbuf_cstr(&have), strbuf_cstr(&want), advice);
-    strbuf_deinit(&have);
-    strbuf_deinit(&want);
-    return status;
+    const int64_t dim[] = {rows, cols};
+    char          have[ST_SHAPE_BYTES], want[ST_SHAPE_BYTES];
+    FAIL_IF(tensor->ndim != ndim || memcmp(tensor->dim, dim, (size_t)ndim * sizeof *dim) != 0, ERR_INVALID,
+            "%s: tensor %s has shape %s, the model has %s%s", tensor->path, tensor->name, st_shape_text(tensor->dim, tensor->ndim, have),
+            st_shape_text(dim, ndim, want), advice);
+    return OK;
 }
 
 /* The pair of a linear layer, and DoRA's lengths of it. */
-static Status check_pair(Arena *arena, const StFile *file, const LoraModule *module, const Param *param)
+static Status check_pair(const StFile *file, const LoraModule *module, const Param *param)
 {
     static const char advice[] = "; is this the model that was adapted?";
-    const StTensor   *a = st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module->path, PEFT_A)),
-                   *b = st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_TENSOR, module->path, PEFT_B)),
-                   *lengths = st_find(file, arena_printf(arena, PEFT_PREFIX PEFT_MAGNITUDE, module->path));
+    const StTensor   *a = peft_find(file, module->path, PEFT_END_A), *b = peft_find(file, module->path, PEFT_END_B),
+                   *lengths = peft_find(file, module->path, PEFT_END_MAGNITUDE);
     int64_t rows = param->type.dim[0];
     if (a) TRY(check_shape(a, 2, module->r, type_cols(&param->type), advice));
     if (b) TRY(check_shape(b, 2, rows, module->r, advice));
@@ -491,7 +478,7 @@ static Status check_trained(Arena *arena, const StFile *file, const Graph *graph
     const HfSource *saved = param_saved(param);
     const char     *names[] = {whole_path(arena, param) && saved->kind == HF_WHOLE ? saved->names[0] : NULL, param->untied};
     for (int i = 0; i < 2; i++) {
-        const StTensor *tensor = names[i] ? st_find(file, arena_printf(arena, PEFT_PREFIX "%s", names[i])) : NULL;
+        const StTensor *tensor = peft_find(file, names[i], "");
         if (!tensor) continue;
         bool has_more = tokens_is_vocabulary(graph, param) && tensor->ndim == 2 && tensor->dim[0] > param->type.dim[0];
         TRY(check_shape(tensor, param->type.ndim, param->type.dim[0], param->type.dim[1],
@@ -507,7 +494,7 @@ static Status check_trained(Arena *arena, const StFile *file, const Graph *graph
 static Status check_rows(Arena *arena, const StFile *file, const LoraOptions *lora, const Param *param)
 {
     const char     *path = whole_path(arena, param);
-    const StTensor *rows = path ? st_find(file, arena_printf(arena, PEFT_PREFIX TOKENS_TENSOR, path)) : NULL;
+    const StTensor *rows = peft_find(file, path, PEFT_END_TOKENS);
     StTensor        matrix = {.name = path, .ndim = param->type.ndim};
     memcpy(matrix.dim, param->type.dim, sizeof param->type.dim);
     return rows ? peft_check_tokens(rows, peft_tokens_of(lora, path), &matrix) : OK;
@@ -520,37 +507,36 @@ static Status check_shapes(Arena *arena, const PeftAdapter *adapter, const StFil
         const Param      *param = graph->params[i];
         const LoraModule *module = param->is_linear && param->module ? lora_find_module(&adapter->lora, param->module) : NULL;
         if (param->ns || param->type.ndim > 2) continue;
-        if (module) TRY(check_pair(arena, file, module, param));
+        if (module) TRY(check_pair(file, module, param));
         if (adapter->lora.num_whole) TRY(check_trained(arena, file, graph, param));
         if (adapter->lora.num_tokens) TRY(check_rows(arena, file, &adapter->lora, param));
     }
     return OK;
 }
 
-/* Marks a tensor of the file, by its name without the prefix. False: it isn't there, or was marked. */
-static bool mark(Arena *arena, const StFile *file, bool *marks, const char *name)
+/* Marks a tensor of the file. False: it isn't there, or was marked. */
+static bool mark(const StFile *file, bool *marks, const char *module, const char *end)
 {
-    const StTensor *tensor = st_find(file, arena_printf(arena, PEFT_PREFIX "%s", name));
+    const StTensor *tensor = peft_find(file, module, end);
     if (!tensor || marks[tensor - st_at(file, 0)]) return false;
     return marks[tensor - st_at(file, 0)] = true;
 }
 
 size_t peft_num_unread(const Plan *plan, const StFile *file)
 {
-    static const char *const forms[] = {"%s." PEFT_A ".weight", "%s." PEFT_B ".weight", PEFT_MAGNITUDE};
-    Arena                    arena = {0};
-    size_t                   count = 0;
+    static const char *const ends[] = {PEFT_END_A, PEFT_END_B, PEFT_END_MAGNITUDE};
+    SCOPED_ARENA(arena);
+    size_t count = 0;
     for (int i = 0; i < plan->num_programs; i++)
         if (plan->programs[i].spec.entry->has_grads) return 0;
     bool *marks = arena_array(&arena, bool, st_count(file) + 1);
     for (int i = 0; i < plan->num_params; i++)
-        if (plan->params[i]->is_adapter) (void)mark(&arena, file, marks, plan->params[i]->hf.names[0]);
+        if (plan->params[i]->is_adapter) (void)mark(file, marks, plan->params[i]->hf.names[0], "");
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (!param->is_linear || param->is_adapter || param->ns || !param->module) continue;
-        for (int k = 0; k < 3; k++) count += mark(&arena, file, marks, arena_printf(&arena, forms[k], param->module));
+        for (int k = 0; k < 3; k++) count += mark(file, marks, param->module, ends[k]);
     }
-    arena_deinit(&arena);
     return count;
 }
 
@@ -569,21 +555,16 @@ void peft_check_base(const PeftAdapter *adapter, const char *model_dir)
 
 Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
 {
-    Arena        arena = {0};
-    StFile      *file = NULL;
-    PeftTargets *targets = NULL;
-    Graph       *graph = NULL;
-    Status       status = open_file(&arena, adapter->dir, &file);
-    if (status != OK) file = NULL;
-    if (status == OK) status = peft_targets_open(&adapter->config, config_path(&arena, adapter->dir), &targets);
-    if (status == OK) status = hf_model_bind(&arena, model, DT_F32, &graph);
-    if (status == OK) status = check_modules(&arena, adapter, model, graph, targets);
-    if (status == OK) status = check_shapes(&arena, adapter, file, graph);
-    if (status == OK) status = check_copies(&arena, file, &adapter->lora, model);
-    peft_targets_close(targets);
-    st_close(file);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    SCOPED(st_close_at) StFile                *file = NULL;
+    SCOPED(peft_targets_close_at) PeftTargets *targets = NULL;
+    Graph                                     *graph;
+    TRY(open_file(&arena, adapter->dir, &file));
+    TRY(peft_targets_open(&adapter->config, config_path(&arena, adapter->dir), &targets));
+    TRY(hf_model_bind(&arena, model, DT_F32, &graph));
+    TRY(check_modules(&arena, adapter, model, graph, targets));
+    TRY(check_shapes(&arena, adapter, file, graph));
+    return check_copies(&arena, file, &adapter->lora, model);
 }
 
 const char *peft_base_name(Arena *arena, const char *model)
@@ -632,7 +613,7 @@ static void put_targets(StrBuf *out, const LoraOptions *lora, bool by_path)
 
 Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder)
 {
-    StrBuf           out = {0};
+    SCOPED_STRBUF(out);
     const JsonValue *chosen = lora->selection, *targets = chosen ? json_get(chosen, "target_modules") : NULL;
     bool             by_path = targets && targets->type == JSON_STRING;
     const JsonValue *named = by_path ? NULL : chosen; /* paths say the rest */
@@ -669,7 +650,5 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
                   lora->use_rslora ? "true" : "false");
     char path[4096];
     snprintf(path, sizeof path, "%s/adapter_config.json", folder);
-    Status status = file_write_atomic(path, out.data, out.len);
-    strbuf_deinit(&out);
-    return status;
+    return file_write_atomic(path, out.data, out.len);
 }

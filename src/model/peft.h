@@ -3,6 +3,7 @@
 
 #include "model/hf_model.h"
 #include "passes/compile.h"
+#include "passes/peft_names.h"
 
 typedef struct PeftAdapter {
     const char *dir;
@@ -12,6 +13,17 @@ typedef struct PeftAdapter {
     /* How the base was quantised while the adapter was trained, which PEFT's file doesn't say; NULL: not otherwise than its folder is. */
     const WeightFormat *base_format;
 } PeftAdapter;
+
+/* How the names of an adapter's tensors end, behind PEFT_PREFIX and the module's path. */
+#define PEFT_END_A "." PEFT_A ".weight"
+#define PEFT_END_B "." PEFT_B ".weight"
+#define PEFT_END_MAGNITUDE ".lora_magnitude_vector"
+#define PEFT_END_TOKENS ".token_adapter.trainable_tokens_delta"
+
+/* The tensor of a module with that end; "": the module's path is the whole name. NULL: there is none, or `module` is NULL. */
+const StTensor *peft_find(const StFile *file, const char *module, const char *end);
+/* The path of the module that a tensor with that end is of, in the arena; NULL: it has another name. */
+const char *peft_module_of(Arena *arena, const char *tensor, const char *end);
 
 NODISCARD Status peft_is_adapter_dir(const char *dir, bool *out); /* it holds an adapter_config.json */
 

@@ -2,6 +2,7 @@
  * ranks. */
 #include "model/peft_combine.h"
 
+#include "base/scoped.h"
 #include "passes/peft_names.h"
 
 #include <stdlib.h>
@@ -41,11 +42,6 @@ static Status find_modules(Combiner *c)
     return OK;
 }
 
-static const StTensor *find_half(Combiner *c, int part, const char *path, const char *half)
-{
-    return st_find(c->files[part], arena_printf(&c->arena, PEFT_PREFIX PEFT_TENSOR, path, half));
-}
-
 /* Halves of linear layers alone can be added up. */
 static Status check_tensors(Combiner *c, int part)
 {
@@ -53,7 +49,7 @@ static Status check_tensors(Combiner *c, int part)
     size_t             count = st_count(c->files[part]), known = 0;
     for (int i = 0; i < adapter->lora.num_modules; i++) {
         const char     *path = adapter->lora.modules[i].path;
-        const StTensor *a = find_half(c, part, path, PEFT_A), *b = find_half(c, part, path, PEFT_B);
+        const StTensor *a = peft_find(c->files[part], path, PEFT_END_A), *b = peft_find(c->files[part], path, PEFT_END_B);
         FAIL_IF(!a || !b || a->ndim != 2 || b->ndim != 2 || a->dim[0] != b->dim[1], ERR_INVALID,
                 "%s: the halves of %s don't fit one another", adapter->dir, path);
         TRY(st_check_range(a, DT_F32));
@@ -79,9 +75,7 @@ static Status open_parts(Combiner *c)
         FAIL_IF(adapter->base_format != first->base_format, ERR_INVALID, "%s was trained over weights in %s, %s over weights in %s: %s",
                 first->dir, first->base_format ? first->base_format->name : "their own format", adapter->dir,
                 adapter->base_format ? adapter->base_format->name : "their own format", "say with --qlora over which they are merged");
-        Status status = peft_open_tensors(adapter->dir, &c->files[p]);
-        if (status != OK) c->files[p] = NULL;
-        TRY(status);
+        TRY(peft_open_tensors(adapter->dir, &c->files[p]));
         TRY(check_tensors(c, p));
     }
     return find_modules(c);
@@ -93,7 +87,7 @@ static Status declare(Combiner *c, StDecl *decls)
         const char *path = c->modules[i].path;
         int64_t     in = 0, out = 0;
         for (int p = 0; p < c->count; p++) {
-            const StTensor *a = find_half(c, p, path, PEFT_A), *b = find_half(c, p, path, PEFT_B);
+            const StTensor *a = peft_find(c->files[p], path, PEFT_END_A), *b = peft_find(c->files[p], path, PEFT_END_B);
             if (!a) continue;
             FAIL_IF(in && (in != a->dim[1] || out != b->dim[0]), ERR_INVALID, "%s: %s has other dims than in the adapters before it: %s",
                     a->path, path, "are they of one model?");
@@ -123,7 +117,7 @@ static Status put_half(Combiner *c, const LoraModule *module, bool is_a, float *
 {
     int64_t first = 0; /* of the parts' ranks */
     for (int p = 0; p < c->count; p++) {
-        const StTensor *half = find_half(c, p, module->path, is_a ? PEFT_A : PEFT_B);
+        const StTensor *half = peft_find(c->files[p], module->path, is_a ? PEFT_END_A : PEFT_END_B);
         if (!half) continue;
         const LoraModule *own = lora_find_module(&c->parts[p].adapter.lora, module->path);
         if (is_a)
@@ -142,14 +136,12 @@ typedef struct Writing {
 
 static Status append_half(void *context, size_t index, FileWriter *out)
 {
-    const Writing *w = context;
-    size_t         bytes = st_decl_bytes(&w->decls[index]);
-    float         *values = malloc(bytes);
+    const Writing             *w = context;
+    size_t                     bytes = st_decl_bytes(&w->decls[index]);
+    SCOPED(scoped_free) float *values = malloc(bytes);
     FAIL_IF(!values, ERR_NO_FIT, "no memory for %s", w->decls[index].name);
-    Status status = put_half(w->combiner, &w->combiner->modules[index / 2], index % 2 == 0, values);
-    if (status == OK) status = file_writer_append(out, values, bytes);
-    free(values);
-    return status;
+    TRY(put_half(w->combiner, &w->combiner->modules[index / 2], index % 2 == 0, values));
+    return file_writer_append(out, values, bytes);
 }
 
 static Status write_config(Combiner *c, const char *folder)
@@ -187,18 +179,21 @@ static Status copy_tokenizer(Combiner *c, const char *folder)
     return OK;
 }
 
+static void close_parts(Combiner *c)
+{
+    for (int p = 0; p < c->count && c->files; p++) st_close(c->files[p]);
+    arena_deinit(&c->arena);
+}
+
 Status peft_combine(const WeightedAdapter *parts, int count, const char *folder)
 {
-    Combiner c = {.parts = parts, .count = count};
-    Status   status = open_parts(&c);
-    StDecl  *decls = arena_array(&c.arena, StDecl, 2 * c.num_modules + 1);
-    Writing  writing = {&c, decls};
-    if (status == OK) status = declare(&c, decls);
-    if (status == OK) status = file_make_dirs(folder);
-    if (status == OK) status = copy_tokenizer(&c, folder);
-    if (status == OK) status = st_write_folder(folder, "adapter_model", decls, 2 * (size_t)c.num_modules, INT64_MAX, append_half, &writing);
-    if (status == OK) status = write_config(&c, folder);
-    for (int p = 0; p < count && c.files; p++) st_close(c.files[p]);
-    arena_deinit(&c.arena);
-    return status;
+    SCOPED(close_parts) Combiner c = {.parts = parts, .count = count};
+    TRY(open_parts(&c));
+    StDecl *decls = arena_array(&c.arena, StDecl, 2 * c.num_modules + 1);
+    Writing writing = {&c, decls};
+    TRY(declare(&c, decls));
+    TRY(file_make_dirs(folder));
+    TRY(copy_tokenizer(&c, folder));
+    TRY(st_write_folder(folder, "adapter_model", decls, 2 * (size_t)c.num_modules, INT64_MAX, append_half, &writing));
+    return write_config(&c, folder);
 }

@@ -1,28 +1,21 @@
 /* Patterns over paths of modules. An expression is compiled once and asked for every module. */
 #include "model/peft_match.h"
 
+#include "base/scoped.h"
 #include "text/pretokenize_regex.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void *allocate(size_t count, size_t size)
-{
-    void *data = calloc(count + 1, size);
-    if (!data) fatal_out_of_memory((count + 1) * size);
-    return data;
-}
-
 /* before: what may stand in front. The whole path is meant. */
 static Status compile(const char *before, Str expression, const char *after, const char *file, const char *key, Regex **out)
 {
-    StrBuf text = {0};
+    SCOPED_STRBUF(text);
     strbuf_printf(&text, "\\A%s(?:", before);
     strbuf_append(&text, expression.data, expression.len);
     strbuf_printf(&text, ")%s", after);
     Status status = regex_compile(strbuf_cstr(&text), text.len, out);
-    strbuf_deinit(&text);
     return status == OK ? OK : status_prefix(status, "%s: %s: \"%.200s\"", file, key, expression.data);
 }
 
@@ -45,8 +38,8 @@ static Status read_numbers(PeftNumbers *n, const JsonValue *object, const char *
 {
     FAIL_IF(object->type != JSON_OBJECT, ERR_INVALID, "%s: %s: expected an object of numbers, found %s", file, key,
             json_type_name(object->type));
-    n->expressions = allocate(object->count, sizeof *n->expressions);
-    n->values = allocate(object->count, sizeof *n->values);
+    n->expressions = calloc_or_end(object->count, sizeof *n->expressions);
+    n->values = calloc_or_end(object->count, sizeof *n->values);
     for (uint32_t i = 0; i < object->count; i++) {
         const JsonMember *member = &object->members[i];
         bool              is_number = member->value.type == JSON_INT || member->value.type == JSON_DOUBLE;
@@ -61,13 +54,14 @@ static Status read_numbers(PeftNumbers *n, const JsonValue *object, const char *
 
 Status peft_numbers_open(const JsonValue *config, const char *file, const char *key, PeftNumbers **out)
 {
-    const JsonValue *object = json_get(config, key);
-    PeftNumbers     *n = allocate(1, sizeof *n);
-    Status           status = object && object->type != JSON_NULL ? read_numbers(n, object, file, key) : OK;
+    const JsonValue                           *object = json_get(config, key);
+    SCOPED(peft_numbers_close_at) PeftNumbers *n = calloc_or_end(1, sizeof *n);
+    *out = NULL;
     n->scratch = regex_scratch_create();
-    if (status != OK) peft_numbers_close(n);
-    *out = status == OK ? n : NULL;
-    return status;
+    if (object && object->type != JSON_NULL) TRY(read_numbers(n, object, file, key));
+    *out = n;
+    n = NULL;
+    return OK;
 }
 
 Status peft_numbers_find(const PeftNumbers *n, const char *module, double *inout)
@@ -146,7 +140,7 @@ static Status read_layers(PeftTargets *t, const JsonValue *config, const char *f
     FAIL_IF(pattern && pattern->type != JSON_STRING && !is_list_of(pattern, JSON_STRING), ERR_INVALID,
             "%s: layers_pattern: expected a text, or a list of texts", file);
     uint32_t count = pattern && pattern->type == JSON_ARRAY ? pattern->count : 1;
-    t->of_layers = allocate(count, sizeof *t->of_layers);
+    t->of_layers = calloc_or_end(count, sizeof *t->of_layers);
     for (uint32_t i = 0; i < count; i++) {
         Str         text = !pattern ? str_of("[^.]*") : pattern->type == JSON_STRING ? pattern->string : pattern->items[i].string;
         const char *before = pattern ? "(?:|.*?\\.)" : ".*?\\.";
@@ -158,18 +152,18 @@ static Status read_layers(PeftTargets *t, const JsonValue *config, const char *f
 
 Status peft_targets_open(const JsonValue *config, const char *file, PeftTargets **out)
 {
-    PeftTargets     *t = allocate(1, sizeof *t);
-    const JsonValue *wanted = get_set(config, "target_modules");
-    Status           status = OK;
+    SCOPED(peft_targets_close_at) PeftTargets *t = calloc_or_end(1, sizeof *t);
+    const JsonValue                           *wanted = get_set(config, "target_modules");
+    *out = NULL;
     t->scratch = regex_scratch_create();
-    if (!wanted) status = status_fail(ERR_INVALID, "%s: expected names under target_modules", file);
-    t->all_linear = wanted && wanted->type == JSON_STRING && str_equal(wanted->string, "all-linear");
-    if (status == OK && !t->all_linear) status = read_names(config, file, "target_modules", &t->wanted);
-    if (status == OK) status = read_names(config, file, "exclude_modules", &t->excluded);
-    if (status == OK && (t->wanted.list || t->all_linear)) status = read_layers(t, config, file);
-    if (status != OK) peft_targets_close(t);
-    *out = status == OK ? t : NULL;
-    return status;
+    FAIL_IF(!wanted, ERR_INVALID, "%s: expected names under target_modules", file);
+    t->all_linear = wanted->type == JSON_STRING && str_equal(wanted->string, "all-linear");
+    if (!t->all_linear) TRY(read_names(config, file, "target_modules", &t->wanted));
+    TRY(read_names(config, file, "exclude_modules", &t->excluded));
+    if (t->wanted.list || t->all_linear) TRY(read_layers(t, config, file));
+    *out = t;
+    t = NULL;
+    return OK;
 }
 
 /* The module's own name, the end of its path behind a dot, or the path. */

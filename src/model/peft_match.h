@@ -11,10 +11,19 @@ NODISCARD Status peft_numbers_open(const JsonValue *config, const char *file, co
 /* The number of the first expression that means the end of the path from a dot on; *inout stays where none does. */
 NODISCARD Status peft_numbers_find(const PeftNumbers *numbers, const char *module, double *inout);
 void             peft_numbers_close(PeftNumbers *numbers); /* NULL is fine */
+/* The same of what stands at this address, for SCOPED. */
+static inline void peft_numbers_close_at(PeftNumbers **numbers)
+{
+    peft_numbers_close(*numbers);
+}
 
 /* target_modules, exclude_modules, layers_to_transform, layers_pattern. */
 typedef struct PeftTargets PeftTargets;
 NODISCARD Status           peft_targets_open(const JsonValue *config, const char *file, PeftTargets **out);
 /* is_apart: "all-linear" leaves it out, as the output head. */
-NODISCARD Status peft_targets_have(const PeftTargets *targets, const char *module, bool is_apart, bool *out);
-void             peft_targets_close(PeftTargets *targets); /* NULL is fine */
+NODISCARD Status   peft_targets_have(const PeftTargets *targets, const char *module, bool is_apart, bool *out);
+void               peft_targets_close(PeftTargets *targets); /* NULL is fine */
+static inline void peft_targets_close_at(PeftTargets **targets)
+{
+    peft_targets_close(*targets);
+}

@@ -2,6 +2,7 @@
  * is asked as the whole is, so that none is without effect. */
 #include "model/peft.h"
 
+#include "base/scoped.h"
 #include "model/peft_match.h"
 
 #include <math.h>
@@ -32,19 +33,17 @@ static Status find_layers(Arena *arena, const HfModel *model, Layers *out)
 /* Which of the layers these settings mean; *out_count: how many. */
 static Status ask(Arena *arena, const Layers *layers, const JsonValue *selection, const bool **out, int *out_count)
 {
-    PeftTargets *targets;
-    bool        *found = arena_array(arena, bool, layers->count);
+    SCOPED(peft_targets_close_at) PeftTargets *targets = NULL;
+    bool                                      *found = arena_array(arena, bool, layers->count);
     *out_count = 0;
     TRY(peft_targets_open(selection, FILE_NAME, &targets));
-    Status status = OK;
-    for (int i = 0; i < layers->count && status == OK; i++) {
+    for (int i = 0; i < layers->count; i++) {
         const Param *param = layers->params[i];
-        status = peft_targets_have(targets, param->module, param->is_head || lora_other_reader(layers->graph, param), &found[i]);
+        TRY(peft_targets_have(targets, param->module, param->is_head || lora_other_reader(layers->graph, param), &found[i]));
         *out_count += found[i];
     }
-    peft_targets_close(targets);
     *out = found;
-    return status;
+    return OK;
 }
 
 static JsonValue object_of(Arena *arena, const char *const *keys, const JsonValue *const *values, int count)
@@ -64,7 +63,7 @@ static JsonValue list_of(const JsonValue *item)
 
 static Status unmatched(const Layers *layers, const char *key, const char *name)
 {
-    StrBuf known = {0};
+    SCOPED_STRBUF(known);
     for (int i = 0; i < layers->count; i++) {
         const char *path = layers->params[i]->module, *dot = strrchr(path, '.'), *last = dot ? dot + 1 : path;
         const char *at = strstr(strbuf_cstr(&known), last);
@@ -76,7 +75,6 @@ static Status unmatched(const Layers *layers, const char *key, const char *name)
     if (!layers->count) strbuf_puts(&known, "none: no weight of its IR has \"linear\": true");
     Status status =
         status_fail(ERR_INVALID, "%s: \"%.200s\" matches no linear layer of this model; it has %s", key, name, strbuf_cstr(&known));
-    strbuf_deinit(&known);
     return status;
 }
 
@@ -122,17 +120,14 @@ static Status check_pattern(Arena *arena, const Layers *layers, const JsonValue 
     for (uint32_t i = 0; object && i < object->count; i++) {
         const JsonValue one = {.type = JSON_OBJECT, .count = 1, .members = &object->members[i]};
         const JsonValue alone = object_of(arena, (const char *const[]){key}, (const JsonValue *const[]){&one}, 1);
-        PeftNumbers    *numbers;
-        bool            is_used = false;
+        SCOPED(peft_numbers_close_at) PeftNumbers *numbers = NULL;
+        bool                                       is_used = false;
         TRY(peft_numbers_open(&alone, FILE_NAME, key, &numbers));
-        Status status = OK;
-        for (int k = 0; k < layers->count && !is_used && status == OK; k++) {
+        for (int k = 0; k < layers->count && !is_used; k++) {
             double value = NAN;
-            if (layers->adapted[k]) status = peft_numbers_find(numbers, layers->params[k]->module, &value);
+            if (layers->adapted[k]) TRY(peft_numbers_find(numbers, layers->params[k]->module, &value));
             is_used = !isnan(value);
         }
-        peft_numbers_close(numbers);
-        TRY(status);
         FAIL_IF(!is_used, ERR_INVALID, "lora_%s: \"%.200s\" matches the end of no path of an adapted layer", key,
                 object->members[i].key.data);
     }
@@ -190,14 +185,11 @@ static Status check_containers(Arena *arena, const Layers *layers, const char *c
 
 Status peft_check_layers_pattern(const HfModel *model, const char *const *names, int count)
 {
-    Arena  arena = {0};
+    SCOPED_ARENA(arena);
     Layers layers = {0};
-    StrBuf known = {0};
-    Status status = find_layers(&arena, model, &layers);
-    if (status == OK) status = check_containers(&arena, &layers, names, count, &known);
-    strbuf_deinit(&known);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_STRBUF(known);
+    TRY(find_layers(&arena, model, &layers));
+    return check_containers(&arena, &layers, names, count, &known);
 }
 
 /* ---- the layers ---- */
@@ -209,41 +201,38 @@ static int by_path(const void *a, const void *b)
 
 static Status make_modules(Arena *arena, const Layers *layers, const JsonValue *selection, LoraOptions *lora)
 {
-    PeftNumbers *ranks, *alphas = NULL;
-    LoraModule  *modules = arena_array(arena, LoraModule, layers->count);
+    SCOPED(peft_numbers_close_at) PeftNumbers *ranks = NULL, *alphas = NULL;
+    LoraModule                                *modules = arena_array(arena, LoraModule, layers->count);
     TRY(peft_numbers_open(selection, FILE_NAME, "rank_pattern", &ranks));
-    Status status = peft_numbers_open(selection, FILE_NAME, "alpha_pattern", &alphas);
+    TRY(peft_numbers_open(selection, FILE_NAME, "alpha_pattern", &alphas));
     lora->num_modules = 0;
-    for (int i = 0; i < layers->count && status == OK; i++) {
+    for (int i = 0; i < layers->count; i++) {
         double      rank = (double)lora->r;
         LoraModule *module = &modules[lora->num_modules];
         if (!layers->adapted[i]) continue;
         *module = (LoraModule){.path = arena_strdup(arena, layers->params[i]->module), .alpha = lora->alpha};
-        status = peft_numbers_find(ranks, module->path, &rank);
-        if (status == OK) status = peft_numbers_find(alphas, module->path, &module->alpha);
+        TRY(peft_numbers_find(ranks, module->path, &rank));
+        TRY(peft_numbers_find(alphas, module->path, &module->alpha));
         module->r = (int64_t)rank;
         lora->num_modules++;
     }
-    peft_numbers_close(ranks);
-    peft_numbers_close(alphas);
     qsort(modules, (size_t)lora->num_modules, sizeof *modules, by_path);
     lora->modules = modules;
-    return status;
+    return OK;
 }
 
 Status peft_select(Arena *arena, const HfModel *model, const JsonValue *selection, bool all_count, LoraOptions *inout)
 {
-    Arena  scratch = {0};
+    SCOPED_ARENA(scratch);
     Layers layers = {0};
     int    num_adapted = 0;
-    Status status = find_layers(&scratch, model, &layers);
-    if (status == OK) status = ask(&scratch, &layers, selection, &layers.adapted, &num_adapted);
-    if (status == OK && all_count) status = check_effects(&scratch, &layers, selection);
-    if (status == OK && !num_adapted)
-        status = status_fail(ERR_INVALID, "LoRA: no linear layer of this model is left (lora_target_modules, lora_exclude_modules, "
-                                          "lora_layers_to_transform)");
-    if (status == OK) status = make_modules(arena, &layers, selection, inout);
+    TRY(find_layers(&scratch, model, &layers));
+    TRY(ask(&scratch, &layers, selection, &layers.adapted, &num_adapted));
+    if (all_count) TRY(check_effects(&scratch, &layers, selection));
+    FAIL_IF(!num_adapted, ERR_INVALID,
+            "LoRA: no linear layer of this model is left (lora_target_modules, lora_exclude_modules, "
+            "lora_layers_to_transform)");
+    TRY(make_modules(arena, &layers, selection, inout));
     inout->selection = selection;
-    arena_deinit(&scratch);
-    return status;
+    return OK;
 }

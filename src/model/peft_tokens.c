@@ -1,6 +1,8 @@
 /* Trained rows of tokens in PEFT's folders: trainable_token_indices of adapter_config.json, and a tensor for each matrix. */
 #include "model/peft_tokens.h"
 
+#include "base/scoped.h"
+#include "model/peft.h"
 #include "passes/adapt_tokens.h"
 #include "passes/adapt_whole.h"
 #include "passes/peft_names.h"
@@ -41,10 +43,7 @@ Status peft_read_tokens(Arena *arena, const JsonValue *config, const char *name,
 
 const char *peft_tokens_path(Arena *arena, const char *tensor)
 {
-    static const char end[] = ".token_adapter.trainable_tokens_delta";
-    size_t            prefix = strlen(PEFT_PREFIX), len = strlen(tensor), tail = sizeof end - 1;
-    if (strncmp(tensor, PEFT_PREFIX, prefix) != 0 || len <= prefix + tail || strcmp(tensor + len - tail, end) != 0) return NULL;
-    return arena_strndup(arena, tensor + prefix, len - prefix - tail);
+    return peft_module_of(arena, tensor, PEFT_END_TOKENS);
 }
 
 const LoraTokens *peft_tokens_of(const LoraOptions *lora, const char *path)
@@ -117,24 +116,20 @@ static Status place_rows(Session *session, const StTensor *tensor, const LoraTok
 {
     int64_t cols = param->type.dim[1];
     size_t  bytes = (size_t)dtype_bytes(param->type.dtype, cols);
-    float  *values = malloc_or_end((size_t)cols * sizeof *values);
-    void   *stored = malloc_or_end(bytes);
-    Status  status = OK;
-    for (int k = 0; k < list->num && status == OK; k++) {
-        status = st_to_f32(tensor, k * cols, cols, values);
+    SCOPED_ARRAY(float, values, cols);
+    SCOPED_ARRAY(char, stored, bytes);
+    for (int k = 0; k < list->num; k++) {
+        TRY(st_to_f32(tensor, k * cols, cols, values));
         dtype_encode(param->type.dtype, values, cols, stored);
-        if (status == OK) status = session_write_range(session, param->name, (size_t)list->ids[k] * bytes, stored, bytes);
+        TRY(session_write_range(session, param->name, (size_t)list->ids[k] * bytes, stored, bytes));
     }
-    free(stored);
-    free(values);
-    return status;
+    return OK;
 }
 
 Status peft_place_tokens(Session *session, const StFile *file, const LoraOptions *lora)
 {
-    Arena  arena = {0};
-    Status status = OK;
-    for (size_t i = 0; i < st_count(file) && status == OK; i++) {
+    SCOPED_ARENA(arena);
+    for (size_t i = 0; i < st_count(file); i++) {
         const StTensor   *tensor = st_at(file, i);
         const char       *path = peft_tokens_path(&arena, tensor->name);
         const LoraTokens *list = path ? peft_tokens_of(lora, path) : NULL;
@@ -142,9 +137,8 @@ Status peft_place_tokens(Session *session, const StFile *file, const LoraOptions
         if (!path) continue;
         StTensor matrix = {.name = path, .ndim = 2};
         if (param) memcpy(matrix.dim, param->type.dim, 2 * sizeof matrix.dim[0]);
-        status = peft_check_tokens(tensor, list, &matrix);
-        if (status == OK) status = place_rows(session, tensor, list, param);
+        TRY(peft_check_tokens(tensor, list, &matrix));
+        TRY(place_rows(session, tensor, list, param));
     }
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }

@@ -2,6 +2,7 @@
 #include "model/python_ir.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/file.h"
 #include "ir/module.h"
 
@@ -95,9 +96,9 @@ Status python_ir_build(Arena *arena, const char *file, Str *out_json)
     const char *named = getenv("SUROGATE_PYTHON"), *python = named && *named ? named : "python3";
     char       *arguments[] = {arena_strdup(arena, python), "-m", "surogate.dsl", "build", arena_strdup(arena, file), NULL};
     const char *command = arena_printf(arena, "%s -m surogate.dsl build %s", python, file);
-    StrBuf      text = {0};
-    pid_t       pid;
-    int         ends[2];
+    SCOPED_STRBUF(text);
+    pid_t pid;
+    int   ends[2];
     FAIL_IF(pipe2(ends, O_CLOEXEC) != 0, ERR_IO, "%s: no pipe: %s", command, strerror(errno));
     log_info("runs %s", command);
     char **environment;
@@ -113,6 +114,5 @@ Status python_ir_build(Arena *arena, const char *file, Str *out_json)
         close(ends[0]);
     }
     *out_json = (Str){arena_strndup(arena, strbuf_cstr(&text), text.len), text.len};
-    strbuf_deinit(&text);
     return status;
 }

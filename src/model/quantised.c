@@ -2,6 +2,8 @@
  * rounded to fp32 once, as the ops that dequantise have it. */
 #include "model/quantised.h"
 
+#include "base/json_edit.h"
+#include "base/scoped.h"
 #include "ops/infer.h"
 #include "ops/lowbit/fp8_tiles.h"
 #include "ops/lowbit/nf4.h"
@@ -115,25 +117,15 @@ static bool nvfp4_is_tame(const StMade *made)
 
 /* ---- the tensors of a matrix ---- */
 
-static void put_shape(StrBuf *out, const int64_t *dim, int ndim)
-{
-    for (int i = 0; i < ndim; i++) strbuf_printf(out, "%s%lld", i ? "," : "[", (long long)dim[i]);
-    strbuf_puts(out, ndim ? "]" : "[]");
-}
-
 /* What is wrong with a part. text: the part; want: dtypes and what the part is. */
 static Status wrong_part(const StTensor *codes, const char *name, const StTensor *part, const char *want, const int64_t *dim, int ndim)
 {
-    StrBuf have = {0}, expected = {0};
-    put_shape(&expected, dim, ndim);
-    if (part) put_shape(&have, part->dim, part->ndim);
-    Status status = part ? status_fail(ERR_INVALID, "%s: tensor %s is %s %s; expected %s %s, as the codes of %s need", part->path, name,
-                                       st_dtype_name(part->dtype), strbuf_cstr(&have), want, strbuf_cstr(&expected), codes->name)
-                         : status_fail(ERR_INVALID, "%s: there is no tensor %s beside %s, which is %s; expected %s %s", codes->path, name,
-                                       codes->name, st_dtype_name(codes->dtype), want, strbuf_cstr(&expected));
-    strbuf_deinit(&expected);
-    strbuf_deinit(&have);
-    return status;
+    char have[ST_SHAPE_BYTES], expected[ST_SHAPE_BYTES];
+    st_shape_text(dim, ndim, expected);
+    FAIL_IF(!part, ERR_INVALID, "%s: there is no tensor %s beside %s, which is %s; expected %s %s", codes->path, name, codes->name,
+            st_dtype_name(codes->dtype), want, expected);
+    FAIL(ERR_INVALID, "%s: tensor %s is %s %s; expected %s %s, as the codes of %s need", part->path, name, st_dtype_name(part->dtype),
+         st_shape_text(part->dim, part->ndim, have), want, expected, codes->name);
 }
 
 typedef uint32_t StDTypeSet; /* bit per StDType */
@@ -404,11 +396,10 @@ const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)
 
 const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, const char *stored, int *out_part)
 {
-    Arena           arena = {0};
+    SCOPED_ARENA(arena);
     const StTensor *owner = st_find(file, stored);
     size_t          len;
     if (!owner && has_suffix(stored, formats[format].suffixes, &len)) owner = st_find(file, arena_strndup(&arena, stored, len));
-    arena_deinit(&arena);
     const QuantisedTensor *q = owner ? quantised_of(owner) : NULL;
     *out_part = -1;
     for (int k = 0; q && k < q->made.num_parts; k++)
@@ -430,23 +421,18 @@ void quantised_declare(const QuantisedTensor *q, int part, StDecl *decl)
 /* The state with another offset. Spaces fill what was declared for it. */
 static Status append_state(const StTensor *stored, float offset, FileWriter *out)
 {
-    Arena     arena = {0};
-    StrBuf    text = {0};
+    SCOPED_ARENA(arena);
+    SCOPED_STRBUF(text);
     JsonValue state;
     size_t    bytes = stored->bytes + OFFSET_ROOM;
-    Status    status = json_parse(&arena, stored->name, stored->data, stored->bytes, &state);
-    for (uint32_t i = 0; status == OK && i < state.count; i++)
-        if (str_equal(state.members[i].key, "nested_offset"))
-            state.members[i].value = (JsonValue){.type = JSON_DOUBLE, .number = (double)offset};
-    if (status == OK) json_write(&text, &state, -1);
-    if (status == OK && text.len > bytes)
-        status =
-            status_fail(ERR_UNSUPPORTED, "%s: tensor %s holds text that gets too long when it is written anew", stored->path, stored->name);
+    TRY(json_parse(&arena, stored->name, stored->data, stored->bytes, &state));
+    if (json_get(&state, "nested_offset"))
+        json_set(&state, str_of("nested_offset"), (JsonValue){.type = JSON_DOUBLE, .number = (double)offset});
+    json_write(&text, &state, -1);
+    FAIL_IF(text.len > bytes, ERR_UNSUPPORTED, "%s: tensor %s holds text that gets too long when it is written anew", stored->path,
+            stored->name);
     while (text.len < bytes) strbuf_putc(&text, ' ');
-    if (status == OK) status = file_writer_append(out, text.data, bytes);
-    strbuf_deinit(&text);
-    arena_deinit(&arena);
-    return status;
+    return file_writer_append(out, text.data, bytes);
 }
 
 Status quantised_append(const QuantisedTensor *q, const StTensor *stored, int part, const void *data, FileWriter *out)
@@ -486,12 +472,10 @@ static Status parse_fp8(const JsonValue *config, const char *path)
     bool tiles = block && block->type == JSON_ARRAY && block->count == 2 && block->items[0].type == JSON_INT &&
                  block->items[1].type == JSON_INT && block->items[0].integer == FP8_TILE && block->items[1].integer == FP8_TILE;
     if (!tiles) {
-        StrBuf text = {0};
+        SCOPED_STRBUF(text);
         if (block) json_write(&text, block, -1);
-        Status status = status_fail(ERR_UNSUPPORTED, "%s: the model is quantised to fp8 with weight_block_size %.60s; " READ_FORMATS, path,
-                                    block ? strbuf_cstr(&text) : "not set");
-        strbuf_deinit(&text);
-        return status;
+        return status_fail(ERR_UNSUPPORTED, "%s: the model is quantised to fp8 with weight_block_size %.60s; " READ_FORMATS, path,
+                           block ? strbuf_cstr(&text) : "not set");
     }
     FAIL_IF(strcmp(format, "e4m3") != 0 || strcmp(scheme, "dynamic") != 0, ERR_UNSUPPORTED,
             "%s: the model is quantised to fp8 with fmt %.40s and activation_scheme %.40s, which must be e4m3 and dynamic; " READ_FORMATS,

@@ -1,8 +1,10 @@
 /* See stop_token.h. */
 #include "model/stop_token.h"
 
+#include "base/json_edit.h"
+#include "base/scoped.h"
 #include "data/mask.h"
-#include "files/file.h"
+#include "files/json_file.h"
 
 #include <string.h>
 
@@ -11,11 +13,11 @@ enum { MAX_CONFIG_BYTES = 1 << 20 };
 Status stop_token_find(const Tokenizer *tokenizer, const Template *tmpl, int32_t *out_id)
 {
     static const char turns[] = "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\"}]";
-    Arena             arena = {0};
-    JsonValue         messages;
-    MaskRules        *rules;
-    MaskEncoder       encoder;
-    int8_t            train[2] = {-1, -1};
+    SCOPED_ARENA(arena);
+    JsonValue   messages;
+    MaskRules  *rules;
+    MaskEncoder encoder;
+    int8_t      train[2] = {-1, -1};
     *out_id = -1;
     TRY(mask_rules_create(tokenizer, tmpl, TRAIN_ON_ASSISTANT, &rules));
     mask_encoder_init(&encoder, rules);
@@ -28,7 +30,6 @@ Status stop_token_find(const Tokenizer *tokenizer, const Template *tmpl, int32_t
     status_clear();
     mask_encoder_deinit(&encoder);
     mask_rules_destroy(rules);
-    arena_deinit(&arena);
     return status;
 }
 
@@ -57,38 +58,20 @@ static JsonValue with_id(Arena *arena, const JsonValue *old, int32_t eos, int32_
 
 static Status add_id(Arena *arena, const char *path, int32_t id, int32_t eos)
 {
-    JsonValue config = {.type = JSON_OBJECT};
-    bool      is_there;
-    TRY(file_exists(path, &is_there));
-    if (is_there) {
-        Str text;
-        TRY(file_read(arena, path, MAX_CONFIG_BYTES, &text));
-        TRY(json_parse(arena, path, text.data, text.len, &config));
-    }
-    FAIL_IF(config.type != JSON_OBJECT, ERR_INVALID, "%s: expected an object", path);
+    JsonValue config;
+    TRY(json_file_read_if_there(arena, path, MAX_CONFIG_BYTES, &config));
+    FAIL_IF(config.type != JSON_OBJECT && config.type != JSON_NULL, ERR_INVALID, "%s: expected an object", path);
     const char      *key = "eos_token_id";
     const JsonValue *old = json_get(&config, key);
     if (names_id(old, id)) return OK;
-    JsonValue   ids = with_id(arena, old, eos, id);
-    JsonMember *members = arena_array(arena, JsonMember, config.count + 1);
-    uint32_t    count = 0;
-    for (uint32_t i = 0; i < config.count; i++)
-        if (&config.members[i].value != old) members[count++] = config.members[i];
-    members[count++] = (JsonMember){str_of(key), ids};
-    config.members = members;
-    config.count = count;
-    StrBuf text = {0};
-    json_write(&text, &config, 2);
-    strbuf_putc(&text, '\n');
-    Status status = file_write_atomic(path, text.data, text.len);
-    strbuf_deinit(&text);
-    return status;
+    JsonValue ids = with_id(arena, old, eos, id), copy = json_copy_object(arena, &config, 1);
+    json_remove(&copy, key, NULL);
+    json_set(&copy, str_of(key), ids);
+    return json_file_write(path, &copy);
 }
 
 Status stop_token_save(int32_t id, int32_t eos, const char *folder)
 {
-    Arena  arena = {0};
-    Status status = add_id(&arena, arena_printf(&arena, "%s/generation_config.json", folder), id, eos);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    return add_id(&arena, arena_printf(&arena, "%s/generation_config.json", folder), id, eos);
 }

@@ -1,7 +1,9 @@
 /* Reading weights: what the load program asks for, from the map of the file. */
 #include "model/weights.h"
 
+#include "base/compare.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "model/peft_tokens.h"
 #include "ops/lowbit/fp8.h"
 
@@ -24,17 +26,14 @@ static bool shape_is(const StTensor *tensor, const TensorType *type, int64_t row
 static Status wrong_shape(const StTensor *tensor, const Param *param, int64_t rows)
 {
     TensorType want = param->type;
-    char       text[64];
-    StrBuf     have = {0};
+    char       text[64], have[ST_SHAPE_BYTES];
     want.dim[0] = rows;
-    for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
-    Status status = status_fail(ERR_INVALID, "%s: tensor %s has shape [%s], %s %s", tensor->path, tensor->name, strbuf_cstr(&have),
-                                param->is_whole     ? "the model has"
-                                : param->is_adapter ? "the adapter's rank and the model give"
-                                                    : "config.json says",
-                                type_text(&want, text));
-    strbuf_deinit(&have);
-    return status;
+    return status_fail(ERR_INVALID, "%s: tensor %s has shape %s, %s %s", tensor->path, tensor->name,
+                       st_shape_text(tensor->dim, tensor->ndim, have),
+                       param->is_whole     ? "the model has"
+                       : param->is_adapter ? "the adapter's rank and the model give"
+                                           : "config.json says",
+                       type_text(&want, text));
 }
 
 static Status check_dtype(const StTensor *tensor)
@@ -89,11 +88,9 @@ static const HfSource *source_of(const FileSource *source, const Param *param)
 /* The tensor `index` of those that make up the parameter. */
 static Status find_tensor(const FileSource *source, const Param *param, int index, const StTensor **out)
 {
-    StrBuf name = {0};
+    SCOPED_STRBUF(name);
     strbuf_printf(&name, "%s%s", source->prefix, source_of(source, param)->names[index]);
-    Status status = st_require(source->file, strbuf_cstr(&name), out);
-    strbuf_deinit(&name);
-    return status;
+    return st_require(source->file, strbuf_cstr(&name), out);
 }
 
 /* Half of a pair that has twice the parameter's rank. */
@@ -293,11 +290,6 @@ static Status load_from(Session *session, bool adapters, const char *ns, FileSou
 
 /* ---- tensors that nobody asked for ---- */
 
-static int compare_names(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
 /* Tensors that a folder may hold and that carry nothing: what the IR says isn't read, the copy of a tied head. */
 static bool is_harmless(const HfModel *model, const char *name)
 {
@@ -333,27 +325,23 @@ static Status refuse_unexpected(const Plan *plan, const HfModel *model, int coun
 
 static Status check_unexpected(const Plan *plan, const HfModel *model)
 {
-    size_t       count = 0, capacity = 0;
-    const char **names = NULL;
+    size_t count = 0, capacity = 0;
     for (int i = 0; i < plan->num_params; i++) capacity += (size_t)weights_source(model->weights, plan->params[i])->num_names;
-    names = malloc_or_end((capacity + 1) * sizeof *names);
+    SCOPED_ARRAY(const char *, names, capacity + 1);
     for (int i = 0; i < plan->num_params; i++) {
         const HfSource *hf = weights_source(model->weights, plan->params[i]);
         for (int k = 0; k < hf->num_names && reads_param(model, plan->params[i]); k++) names[count++] = hf->names[k];
     }
-    qsort(names, count, sizeof *names, compare_names);
-    StrBuf list = {0};
-    int    unexpected = 0;
+    qsort(names, count, sizeof *names, compare_texts);
+    SCOPED_STRBUF(list);
+    int unexpected = 0;
     for (size_t i = 0; i < st_count(model->weights); i++) {
         const char *name = st_at(model->weights, i)->name;
-        if (bsearch(&name, names, count, sizeof *names, compare_names) || is_harmless(model, name)) continue;
+        if (bsearch(&name, names, count, sizeof *names, compare_texts) || is_harmless(model, name)) continue;
         if (unexpected++ < 5) strbuf_printf(&list, "%s%s", list.len ? ", " : "", name);
     }
-    free(names);
     if (unexpected > 5) strbuf_puts(&list, ", ...");
-    Status status = unexpected ? refuse_unexpected(plan, model, unexpected, strbuf_cstr(&list)) : OK;
-    strbuf_deinit(&list);
-    return status;
+    return unexpected ? refuse_unexpected(plan, model, unexpected, strbuf_cstr(&list)) : OK;
 }
 
 Status weights_check(const Plan *plan, HfModel *model)
@@ -455,20 +443,19 @@ static void compare_row(void *context, int64_t row, int worker)
 
 static Status compare_codes(Session *session, const StTensor *tensor, const char *name, float inverse, ThreadPool *pool, double *out)
 {
-    Arena    arena = {0};
+    SCOPED_ARENA(arena);
     int64_t  rows = tensor->dim[0];
     uint8_t *codes = arena_alloc(&arena, (size_t)tensor->numel);
     Again    again = {tensor, codes, inverse, arena_array(&arena, double, 2 * rows)};
     double   error = 0, all = 0;
-    Status   status = session_read(session, name, codes, (size_t)tensor->numel);
-    if (status == OK) pool_run(pool, rows, compare_row, &again);
+    TRY(session_read(session, name, codes, (size_t)tensor->numel));
+    pool_run(pool, rows, compare_row, &again);
     for (int64_t row = 0; row < rows; row++) {
         error += again.squares[2 * row];
         all += again.squares[2 * row + 1];
     }
     *out = all > 0 ? sqrt(error / all) : 0;
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 static const Param *find_param(const Plan *plan, const char *name)
@@ -522,48 +509,41 @@ Status weights_tell_requantised(Session *session, const HfModel *model)
 /* How many tensors hold rows of tokens that no parameter has: they are put into the matrix itself. */
 static size_t count_placed(const Plan *plan, const StFile *file)
 {
-    Arena  arena = {0};
+    SCOPED_ARENA(arena);
     size_t count = 0;
     for (size_t i = 0; i < st_count(file); i++) count += peft_tokens_path(&arena, st_at(file, i)->name) != NULL;
     for (int i = 0; i < plan->num_params; i++)
         if (plan->params[i]->hf.kind == HF_ROWS) count = 0;
-    arena_deinit(&arena);
     return count;
 }
 
 static Status place_tokens(Session *session, const StFile *file, const char *folder)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     PeftAdapter adapter;
-    Status      status = peft_open(&arena, folder, &adapter);
-    if (status == OK) status = peft_place_tokens(session, file, &adapter.lora);
-    arena_deinit(&arena);
-    return status;
+    TRY(peft_open(&arena, folder, &adapter));
+    return peft_place_tokens(session, file, &adapter.lora);
 }
 
 /* Rows of tokens are those of the same tokens: their tensor doesn't say which they are. */
 static Status check_tokens(const Plan *plan, const char *folder)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     PeftAdapter adapter;
-    Status      status = OK;
     bool        is_open = false;
-    for (int i = 0; i < plan->num_params && status == OK; i++) {
+    for (int i = 0; i < plan->num_params; i++) {
         const HfSource   *hf = &plan->params[i]->hf, *saved = param_saved(plan->params[i]);
         const LoraTokens *list;
         if (hf->kind != HF_ROWS) continue;
-        if (!is_open) status = peft_open(&arena, folder, &adapter);
-        if (status != OK) break;
+        if (!is_open) TRY(peft_open(&arena, folder, &adapter));
         is_open = true;
         list = peft_tokens_of(&adapter.lora, peft_tokens_path(&arena, arena_printf(&arena, "%s%s", PEFT_PREFIX, saved->names[0])));
-        if (!list || list->num != hf->rows || memcmp(list->ids, hf->ids, (size_t)hf->rows * sizeof *hf->ids) != 0)
-            status = status_fail(ERR_INVALID,
-                                 "%s: its rows of %s are of other tokens than this run trains (trainable_token_indices); expected the same "
-                                 "ids in the same order",
-                                 folder, hf->names[0]);
+        FAIL_IF(!list || list->num != hf->rows || memcmp(list->ids, hf->ids, (size_t)hf->rows * sizeof *hf->ids) != 0, ERR_INVALID,
+                "%s: its rows of %s are of other tokens than this run trains (trainable_token_indices); expected the same "
+                "ids in the same order",
+                folder, hf->names[0]);
     }
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 static Status check_adapter(const Plan *plan, const FileSource *source, size_t num_placed, const char *folder)
@@ -583,13 +563,11 @@ static Status check_adapter(const Plan *plan, const FileSource *source, size_t n
 
 Status weights_load_adapter(Session *session, const char *folder)
 {
-    StFile *file;
+    SCOPED(st_close_at) StFile *file = NULL;
     TRY(peft_open_tensors(folder, &file));
     FileSource source = {.file = file, .prefix = PEFT_PREFIX, .halves = session_plan(session)->adapters_take};
     size_t     num_placed = count_placed(session_plan(session), file);
-    Status     status = check_adapter(session_plan(session), &source, num_placed, folder);
-    if (status == OK) status = load_from(session, true, NULL, &source);
-    if (status == OK && num_placed) status = place_tokens(session, file, folder);
-    st_close(file);
-    return status;
+    TRY(check_adapter(session_plan(session), &source, num_placed, folder));
+    TRY(load_from(session, true, NULL, &source));
+    return num_placed ? place_tokens(session, file, folder) : OK;
 }

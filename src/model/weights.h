@@ -49,6 +49,16 @@ int64_t weights_bytes(const Plan *plan, bool adapters);
 NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
                               int64_t max_shard_bytes, const LoraPairs *pairs);
 
+/* Bytes [begin, end) of a tensor of `bytes` in a file are a rank's to write: the value's from byte `at` on. */
+typedef struct WeightShare {
+    const char *value; /* of the session */
+    size_t      bytes, begin, end, at;
+} WeightShare;
+enum { WEIGHT_SHARE_CHUNK = 1 << 20 }; /* bytes */
+/* Appends a share and skips the rest of the tensor. is_common: each rank has all of it, and writes a part. *sum (NULL: none) becomes the
+ * hash of what was written, chunk by chunk, so that the sum of a tensor that one rank writes is always of the same chunks. */
+NODISCARD Status weight_share_append(Session *session, Comm *comm, WeightShare share, bool is_common, FileWriter *out, uint64_t *sum);
+
 /* Loads adapter parameters from a PEFT folder's safetensors; where they began with a part of the base, what was trained of those. */
 NODISCARD Status weights_load_adapter(Session *session, const char *folder);
 /* The same of the adapters that rows choose among (CompileOptions.row_adapters), in their order. */
@@ -63,6 +73,9 @@ const StDecl             *weight_list_at(const WeightList *list, size_t index); 
 /* All elements, or (`gradient`) those of its gradient, of `numel` floats; with several ranks those that are this one's to tell: together
  * they fill it. ERR_UNSUPPORTED where they are kept in codes or not trained. */
 NODISCARD Status weight_list_read(WeightList *list, size_t index, bool gradient, float *out, int64_t numel);
+
+/* Appends `count` values to a file, stored as `dtype`. */
+NODISCARD Status weights_append_floats(DType dtype, const float *values, int64_t count, FileWriter *out);
 
 /* to (cols, rows) = from (rows, cols) turned. */
 void transpose_floats(const float *from, int64_t rows, int64_t cols, float *to);

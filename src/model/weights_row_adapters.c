@@ -1,9 +1,9 @@
 /* Reading the adapters that rows choose among: a parameter holds the matrices of all of them one below the other, each in the first rows
  * and columns of a block with room for the largest rank, and zeros around it. */
+#include "base/scoped.h"
 #include "model/peft.h"
 #include "model/weights.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +17,7 @@ typedef struct Folders {
 /* The adapter's matrix; NULL: it doesn't adapt this module. */
 static const StTensor *find_matrix(const Folders *folders, int adapter, const Param *param)
 {
-    char name[1024];
-    int  len = snprintf(name, sizeof name, PEFT_PREFIX "%s", param->hf.names[0]);
-    return len < (int)sizeof name ? st_find(folders->files[adapter], name) : NULL;
+    return peft_find(folders->files[adapter], param->hf.names[0], "");
 }
 
 /* A has the columns of its block, B the rows; the other side is the rank. */
@@ -42,10 +40,8 @@ static Status check_all(const Plan *plan, const Folders *folders)
     for (int a = 0; a < folders->count; a++) folders->used[a] = peft_num_unread(plan, folders->files[a]);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
-        char         name[1024];
         if (!param->is_adapter) continue;
-        snprintf(name, sizeof name, PEFT_TENSOR, param->module, PEFT_A);
-        for (int a = 0; a < folders->count; a++) TRY(check_matrix(folders, a, param, strcmp(name, param->hf.names[0]) == 0));
+        for (int a = 0; a < folders->count; a++) TRY(check_matrix(folders, a, param, lora_is_half(param, PEFT_A)));
     }
     for (int a = 0; a < folders->count; a++)
         FAIL_IF(folders->used[a] != st_count(folders->files[a]), ERR_INVALID,
@@ -86,22 +82,19 @@ static Status read_values(void *context, const Param *param, int64_t first, int6
     return OK;
 }
 
-static Status open_all(Folders *folders)
+static void close_all(Folders *folders)
 {
-    for (int a = 0; a < folders->count; a++) TRY(peft_open_tensors(folders->names[a], &folders->files[a]));
-    return OK;
+    for (int a = 0; a < folders->count; a++) st_close(folders->files[a]);
+    free(folders->files);
+    free(folders->used);
 }
 
 Status weights_load_row_adapters(Session *session, const char *const *names, int count)
 {
+    SCOPED(close_all)
     Folders    folders = {names, calloc_or_end((size_t)count, sizeof(StFile *)), count, calloc_or_end((size_t)count, sizeof(size_t))};
     LoadSource source = {.context = &folders, .begin = begin_param, .values = read_values};
-    Status     status = open_all(&folders);
-    if (status == OK) status = check_all(session_plan(session), &folders);
-    if (status == OK) status = session_load(session, true, &source);
-    for (int a = 0; a < count; a++)
-        if (folders.files[a]) st_close(folders.files[a]);
-    free(folders.files);
-    free(folders.used);
-    return status;
+    for (int a = 0; a < count; a++) TRY(peft_open_tensors(names[a], &folders.files[a]));
+    TRY(check_all(session_plan(session), &folders));
+    return session_load(session, true, &source);
 }

@@ -2,10 +2,11 @@
  * read from the session in chunks while the file streams. */
 #include "model/weights.h"
 
+#include "base/hash.h"
+#include "base/scoped.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-enum { CHUNK_BYTES = 1 << 20 };
 
 /* Where a parameter is read from: an adapter's master copy is what was trained, and what a file gets; the weights of a model are
  * written in the model's dtype. Of elements [first, first + numel), which lie from element `at` of the value on, this rank is the
@@ -52,7 +53,7 @@ typedef struct Saver {
     const HfModel   *model;
     Comm            *comm;  /* NULL: one rank writes all */
     const LoraPairs *pairs; /* what adapters began with; NULL: nothing */
-    Arena            arena;
+    Arena           *arena;
     StDecl          *decls;
     SavedTensor     *tensors;
     size_t           count;
@@ -79,7 +80,7 @@ static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *para
 
 static void add_piece(Saver *saver, SavedTensor *tensor, Piece piece, int max_pieces)
 {
-    if (!tensor->pieces) tensor->pieces = arena_array(&saver->arena, Piece, max_pieces);
+    if (!tensor->pieces) tensor->pieces = arena_array(saver->arena, Piece, max_pieces);
     tensor->pieces[tensor->num_pieces++] = piece;
 }
 
@@ -123,9 +124,8 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
 /* The half of the pair that the adapter began with goes into its tensor too. */
 static void add_pair(const Saver *saver, SavedTensor *tensor, const Param *param)
 {
-    const char *dot = strrchr(param->name, '.');
     tensor->pair = param->is_adapter && !param->is_whole ? lora_pairs_find(saver->pairs, param->module) : NULL;
-    tensor->is_b = dot && strcmp(dot + 1, PEFT_B) == 0;
+    tensor->is_b = lora_is_half(param, PEFT_B);
     if (tensor->pair) saver->decls[tensor - saver->tensors].dim[tensor->is_b] *= 2;
 }
 
@@ -133,14 +133,14 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
 {
     size_t capacity = 0;
     for (int i = 0; i < plan->num_params; i++) capacity += (size_t)param_saved(plan->params[i])->num_names + 1;
-    saver->decls = arena_array(&saver->arena, StDecl, capacity + 1);
-    saver->tensors = arena_array(&saver->arena, SavedTensor, capacity + 1);
+    saver->decls = arena_array(saver->arena, StDecl, capacity + 1);
+    saver->tensors = arena_array(saver->arena, SavedTensor, capacity + 1);
     for (int i = 0; i < plan->num_params; i++) {
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters || param->ns) continue;
         const HfSource *hf = param_saved(param);
         const char     *name = hf->names[0];
-        if (adapters) name = arena_printf(&saver->arena, PEFT_PREFIX "%s", name);
+        if (adapters) name = arena_printf(saver->arena, PEFT_PREFIX "%s", name);
         switch (hf->kind) {
         case HF_CONCAT:
             TRY(add_concat(saver, param));
@@ -155,7 +155,7 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
                       (Piece){param, 0, param->type.dim[0], 0}, 1);
             add_pair(saver, &saver->tensors[saver->count - 1], param);
             if (!adapters || !param->untied) break;
-            name = arena_printf(&saver->arena, PEFT_PREFIX "%s", param->untied); /* PEFT looks for both */
+            name = arena_printf(saver->arena, PEFT_PREFIX "%s", param->untied); /* PEFT looks for both */
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], false), (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }
@@ -169,56 +169,57 @@ static Status read_whole(Saver *saver, const Param *param, char *all)
     PlanPiece   held = plan_held(plan, param->name);
     int64_t     numel = type_numel(&param->type), most = numel;
     if (held.numel == numel) return session_read(saver->session, param->name, all, (size_t)type_bytes(&param->type));
-    Arena      arena = {0};
-    int        world = comm_size(saver->comm);
-    PlanPiece *pieces = arena_array(&arena, PlanPiece, world);
-    size_t     bytes = (size_t)dtype_bytes(param->type.dtype, most);
-    char      *parts = malloc(bytes * (size_t)world), *own = parts ? parts + bytes * (size_t)comm_rank(saver->comm) : NULL;
-    Status     status = parts ? OK : status_fail(ERR_NO_FIT, "no memory to gather %s", param->name);
-    if (status == OK) status = comm_all_gather(saver->comm, &held, pieces, sizeof held);
-    if (status == OK && held.numel)
-        status = session_read(saver->session, param->name, own, (size_t)dtype_bytes(param->type.dtype, held.numel));
-    if (status == OK) status = comm_all_gather(saver->comm, own, parts, bytes);
-    for (int r = 0; r < world && status == OK; r++)
+    SCOPED_ARENA(arena);
+    int                       world = comm_size(saver->comm);
+    PlanPiece                *pieces = arena_array(&arena, PlanPiece, world);
+    size_t                    bytes = (size_t)dtype_bytes(param->type.dtype, most);
+    SCOPED(scoped_free) char *parts = malloc(bytes * (size_t)world);
+    FAIL_IF(!parts, ERR_NO_FIT, "no memory to gather %s", param->name);
+    char *own = parts + bytes * (size_t)comm_rank(saver->comm);
+    TRY(comm_all_gather(saver->comm, &held, pieces, sizeof held));
+    if (held.numel) TRY(session_read(saver->session, param->name, own, (size_t)dtype_bytes(param->type.dtype, held.numel)));
+    TRY(comm_all_gather(saver->comm, own, parts, bytes));
+    for (int r = 0; r < world; r++)
         memcpy(all + dtype_bytes(param->type.dtype, pieces[r].first), parts + bytes * (size_t)r,
                (size_t)dtype_bytes(param->type.dtype, pieces[r].numel));
-    free(parts);
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 static Status append_transposed(Saver *saver, const Param *param, FileWriter *out)
 {
-    size_t bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype, 1);
-    size_t rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1], begin, end;
-    char  *all = malloc(bytes), *turned = malloc(bytes);
-    Status status = all && turned ? OK : status_fail(ERR_NO_FIT, "no memory to transpose %s", param->name);
+    size_t                    bytes = (size_t)type_bytes(&param->type), size = (size_t)dtype_bytes(param->type.dtype, 1);
+    size_t                    rows = (size_t)param->type.dim[0], cols = (size_t)param->type.dim[1], begin, end;
+    SCOPED(scoped_free) char *all = malloc(bytes);
+    SCOPED(scoped_free) char *turned = malloc(bytes);
+    FAIL_IF(!all || !turned, ERR_NO_FIT, "no memory to transpose %s", param->name);
     comm_own_bytes(saver->comm, bytes, &begin, &end);
-    if (status == OK) status = read_whole(saver, param, all);
-    for (size_t r = 0; r < rows && status == OK; r++)
+    TRY(read_whole(saver, param, all));
+    for (size_t r = 0; r < rows; r++)
         for (size_t c = 0; c < cols; c++) memcpy(turned + (c * rows + r) * size, all + (r * cols + c) * size, size);
-    if (status == OK && begin > 0) status = file_writer_skip(out, begin);
-    if (status == OK) status = file_writer_append(out, turned + begin, end - begin);
-    if (status == OK && end < bytes) status = file_writer_skip(out, bytes - end);
-    free(all);
-    free(turned);
-    return status;
+    TRY(file_writer_skip(out, begin));
+    TRY(file_writer_append(out, turned + begin, end - begin));
+    return file_writer_skip(out, bytes - end);
 }
 
-/* Bytes [begin, end) of a value. */
-static Status append_range(Saver *saver, const char *name, size_t begin, size_t end, FileWriter *out)
+Status weight_share_append(Session *session, Comm *comm, WeightShare share, bool is_common, FileWriter *out, uint64_t *sum)
 {
-    const char *direct = session_pointer(saver->session, name);
-    char       *chunk = malloc_or_end(CHUNK_BYTES);
-    Status      status = OK;
-    for (size_t at = begin; at < end && status == OK; at += CHUNK_BYTES) {
-        size_t n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
-        comm_beat(saver->comm, "saving");
-        if (!direct) status = session_read_range(saver->session, name, at, chunk, n);
-        if (status == OK) status = file_writer_append(out, direct ? direct + at : chunk, n);
+    const char *direct = session_pointer(session, share.value);
+    SCOPED_ARRAY(char, chunk, WEIGHT_SHARE_CHUNK);
+    if (is_common) {
+        comm_own_bytes(comm, share.bytes, &share.begin, &share.end);
+        share.at += share.begin;
     }
-    free(chunk);
-    return status;
+    if (share.begin == share.end) return file_writer_skip(out, share.bytes);
+    TRY(file_writer_skip(out, share.begin));
+    for (size_t at = share.begin; at < share.end; at += WEIGHT_SHARE_CHUNK) {
+        size_t      n = share.end - at < WEIGHT_SHARE_CHUNK ? share.end - at : WEIGHT_SHARE_CHUNK, from = share.at + at - share.begin;
+        const char *data = direct ? direct + from : chunk;
+        comm_beat(comm, "saving");
+        if (!direct) TRY(session_read_range(session, share.value, from, chunk, n));
+        if (sum) *sum = hash_bytes(data, n, *sum);
+        TRY(file_writer_append(out, data, n));
+    }
+    return file_writer_skip(out, share.bytes - share.end);
 }
 
 static int64_t clamp(int64_t n, int64_t least, int64_t most)
@@ -233,14 +234,7 @@ static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
     int64_t own = clamp(source.first, first, end), own_end = clamp(source.first + source.numel, first, end);
     size_t  bytes = (size_t)dtype_bytes(source.dtype, end - first), lo = (size_t)dtype_bytes(source.dtype, own - first);
     size_t  hi = (size_t)dtype_bytes(source.dtype, own_end - first), at = (size_t)dtype_bytes(source.dtype, source.at + own - source.first);
-    if (!source.is_divided) {
-        comm_own_bytes(saver->comm, bytes, &lo, &hi);
-        at += lo;
-    }
-    if (lo == hi) return file_writer_skip(out, bytes);
-    if (lo > 0) TRY(file_writer_skip(out, lo));
-    TRY(append_range(saver, source.name, at, at + hi - lo, out));
-    return hi < bytes ? file_writer_skip(out, bytes - hi) : OK;
+    return weight_share_append(saver->session, saver->comm, (WeightShare){source.name, bytes, lo, hi, at}, !source.is_divided, out, NULL);
 }
 
 /* Elements [first, end) of B (rows, r) with, behind each row that ends there, the row of the other half: `out` has room for twice as many
@@ -262,14 +256,13 @@ static int64_t place_in_twice(const LoraPair *pair, int64_t i)
     return i / pair->r * 2 * pair->r + i % pair->r;
 }
 
-static Status append_floats(DType dtype, const float *values, int64_t count, FileWriter *out)
+Status weights_append_floats(DType dtype, const float *values, int64_t count, FileWriter *out)
 {
     size_t bytes = (size_t)dtype_bytes(dtype, count);
-    void  *codes = malloc_or_end(bytes + 1);
+    if (dtype == DT_F32) return file_writer_append(out, values, bytes);
+    SCOPED_ARRAY(char, codes, bytes + 1);
     dtype_encode(dtype, values, count, codes);
-    Status status = file_writer_append(out, codes, bytes);
-    free(codes);
-    return status;
+    return file_writer_append(out, codes, bytes);
 }
 
 /* B and the negative of the other half, column by column. */
@@ -284,19 +277,15 @@ static Status append_b(Saver *saver, const LoraPair *pair, const Param *param, F
     if (first == end) return file_writer_skip(out, (size_t)dtype_bytes(source.dtype, 2 * all));
     int64_t count = end - first, before = place_in_twice(pair, first);
     size_t  bytes = (size_t)dtype_bytes(source.dtype, count);
-    float  *values = malloc_or_end((size_t)count * sizeof *values), *both = malloc_or_end((size_t)(2 * count + pair->r) * sizeof *both);
-    void   *stored = malloc_or_end(bytes);
-    Status  status = session_read_range(saver->session, source.name, (size_t)dtype_bytes(source.dtype, source.at), stored, bytes);
+    SCOPED_ARRAY(float, values, count);
+    SCOPED_ARRAY(float, both, 2 * count + pair->r);
+    SCOPED_ARRAY(char, stored, bytes);
+    TRY(session_read_range(saver->session, source.name, (size_t)dtype_bytes(source.dtype, source.at), stored, bytes));
     dtype_decode(source.dtype, stored, count, values);
     int64_t written = interleave(pair, values, first, end, both);
-    if (status == OK && before > 0) status = file_writer_skip(out, (size_t)dtype_bytes(source.dtype, before));
-    if (status == OK) status = append_floats(source.dtype, both, written, out);
-    if (status == OK && before + written < 2 * all)
-        status = file_writer_skip(out, (size_t)dtype_bytes(source.dtype, 2 * all - before - written));
-    free(values);
-    free(both);
-    free(stored);
-    return status;
+    TRY(file_writer_skip(out, (size_t)dtype_bytes(source.dtype, before)));
+    TRY(weights_append_floats(source.dtype, both, written, out));
+    return file_writer_skip(out, (size_t)dtype_bytes(source.dtype, 2 * all - before - written));
 }
 
 /* A of twice the rank: what was trained, then the half that it began with. */
@@ -307,7 +296,7 @@ static Status append_a(Saver *saver, const SavedTensor *tensor, FileWriter *out)
     DType           dtype = source_of(session_plan(saver->session), tensor->pieces[0].param).dtype;
     TRY(append_piece(saver, &tensor->pieces[0], out));
     if (comm_rank(saver->comm) != 0) return file_writer_skip(out, (size_t)dtype_bytes(dtype, count));
-    return append_floats(dtype, pair->a, count, out);
+    return weights_append_floats(dtype, pair->a, count, out);
 }
 
 static Status append_tensor(void *context, size_t index, FileWriter *out)
@@ -323,14 +312,12 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
 Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
                     int64_t max_shard_bytes, const LoraPairs *pairs)
 {
-    Saver  saver = {.session = session, .model = model, .comm = comm, .pairs = pairs};
+    SCOPED_ARENA(arena);
+    Saver  saver = {.arena = &arena, .session = session, .model = model, .comm = comm, .pairs = pairs};
     Status status = session_sync(session);
     if (status == OK) status = collect(&saver, session_plan(session), adapters);
-    status = comm_agree(comm, status);
-    if (status == OK)
-        status = st_write_folder_together(comm, folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
-    arena_deinit(&saver.arena);
-    return status;
+    TRY(comm_agree(comm, status));
+    return st_write_folder_together(comm, folder, stem, saver.decls, saver.count, (size_t)max_shard_bytes, append_tensor, &saver);
 }
 
 int64_t weights_bytes(const Plan *plan, bool adapters)
@@ -348,14 +335,14 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
 /* ---- one by one ---- */
 
 struct WeightList {
+    Arena arena;
     Saver saver;
 };
 
 Status weight_list_create(Session *session, const HfModel *model, bool adapters, WeightList **out)
 {
-    WeightList *list = calloc(1, sizeof *list);
-    if (!list) fatal_out_of_memory(sizeof *list);
-    list->saver = (Saver){.session = session, .model = model};
+    WeightList *list = calloc_or_end(1, sizeof *list);
+    list->saver = (Saver){.arena = &list->arena, .session = session, .model = model};
     Status status = collect(&list->saver, session_plan(session), adapters);
     if (status == OK)
         *out = list;
@@ -367,7 +354,7 @@ Status weight_list_create(Session *session, const HfModel *model, bool adapters,
 void weight_list_destroy(WeightList *list)
 {
     if (!list) return;
-    arena_deinit(&list->saver.arena);
+    arena_deinit(&list->arena);
     free(list);
 }
 
@@ -409,14 +396,11 @@ static Status read_floats(WeightList *list, const Param *param, bool gradient, i
     *hi = clamp(source.first + source.numel, first, end);
     if (*lo == *hi || (!source.is_divided && plan->rank > 0)) return OK;
     size_t bytes = (size_t)dtype_bytes(source.dtype, *hi - *lo);
-    void  *stored = malloc(bytes);
-    *out = malloc((size_t)(*hi - *lo) * sizeof **out);
-    if (!stored || !*out) fatal_out_of_memory(bytes);
-    Status status =
-        session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + *lo - source.first), stored, bytes);
-    if (status == OK) dtype_convert(*out, DT_F32, stored, source.dtype, *hi - *lo);
-    free(stored);
-    return status;
+    SCOPED_ARRAY(char, stored, bytes);
+    *out = malloc_or_end((size_t)(*hi - *lo) * sizeof **out);
+    TRY(session_read_range(session, source.name, (size_t)dtype_bytes(source.dtype, source.at + *lo - source.first), stored, bytes));
+    dtype_convert(*out, DT_F32, stored, source.dtype, *hi - *lo);
+    return OK;
 }
 
 static bool is_trained(const WeightList *list, const Param *param)
@@ -434,14 +418,12 @@ static void clear_piece(const WeightList *list, const Piece *piece, float *out)
 
 static Status read_piece(WeightList *list, const Piece *piece, bool gradient, bool transposed, float *out)
 {
-    const Param *param = piece->param;
-    int64_t      rows = param->type.dim[0], cols = type_numel(&param->type) / rows, first = piece->row * cols, lo, hi;
-    float       *own;
-    Status       status = read_floats(list, param, gradient, first, first + piece->rows * cols, &lo, &hi, &own);
-    for (int64_t i = lo; own && status == OK && i < hi; i++)
-        out[transposed ? i % cols * rows + i / cols : piece->at * cols + i - first] = own[i - lo];
-    free(own);
-    return status;
+    const Param               *param = piece->param;
+    int64_t                    rows = param->type.dim[0], cols = type_numel(&param->type) / rows, first = piece->row * cols, lo, hi;
+    SCOPED(scoped_free) float *own = NULL;
+    TRY(read_floats(list, param, gradient, first, first + piece->rows * cols, &lo, &hi, &own));
+    for (int64_t i = lo; own && i < hi; i++) out[transposed ? i % cols * rows + i / cols : piece->at * cols + i - first] = own[i - lo];
+    return OK;
 }
 
 Status weight_list_read(WeightList *list, size_t index, bool gradient, float *out, int64_t numel)
