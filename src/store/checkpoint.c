@@ -3,6 +3,8 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/scoped.h"
+#include "files/json_file.h"
 #include "model/weights.h"
 #include "store/output_lock.h"
 
@@ -12,44 +14,6 @@
 #include <string.h>
 
 enum { MAX_JSON_BYTES = 64 << 20 };
-
-const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
-{
-    return arena_printf(arena, "%s/checkpoint-%lld", output_dir, (long long)step);
-}
-
-static int compare_steps(const void *a, const void *b)
-{
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (x > y) - (x < y);
-}
-
-Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count)
-{
-    const char **names;
-    size_t       num_names, count = 0;
-    *out_steps = NULL;
-    *out_count = 0;
-    TRY(file_list_if_there(arena, output_dir, &names, &num_names));
-    int64_t *steps = arena_array(arena, int64_t, num_names + 1);
-    for (size_t i = 0; i < num_names; i++) {
-        char *end;
-        if (strncmp(names[i], "checkpoint-", 11) != 0 || names[i][11] < '0' || names[i][11] > '9') continue;
-        steps[count] = strtoll(names[i] + 11, &end, 10);
-        count += *end == 0;
-    }
-    qsort(steps, count, sizeof *steps, compare_steps);
-    *out_steps = steps;
-    *out_count = count;
-    return OK;
-}
-
-static Status read_json(Arena *arena, const char *path, JsonValue *out)
-{
-    Str text;
-    TRY(file_read(arena, path, MAX_JSON_BYTES, &text));
-    return json_parse(arena, path, text.data, text.len, out);
-}
 
 bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out)
 {
@@ -137,7 +101,7 @@ static Status verify_files(Arena *arena, const char *path, bool only_model)
     bool        has_states = false, has_weights = false, is_there;
     TRY(file_exists(name, &is_there));
     FAIL_IF(!is_there, ERR_CHECKPOINT, "%s has no " MANIFEST_NAME ": it is not a whole checkpoint of this program", path);
-    TRY(read_json(arena, name, &manifest));
+    TRY(json_file_read(arena, name, MAX_JSON_BYTES, &manifest));
     TRY(check_version(name, &manifest));
     const JsonValue *files = json_get(&manifest, "files");
     FAIL_IF(!files || files->type != JSON_ARRAY || files->count == 0, ERR_CHECKPOINT, "%s: expected a list under \"files\"", name);
@@ -152,21 +116,22 @@ static Status verify_files(Arena *arena, const char *path, bool only_model)
     return OK;
 }
 
-static Status is_ours(Arena *arena, const char *path, bool *out)
+Status checkpoint_is_ours(const char *path, bool *out)
 {
-    const char *name, *manifest_name = arena_printf(arena, "%s/" MANIFEST_NAME, path);
+    SCOPED_ARENA(arena);
+    const char *name;
     JsonValue   manifest;
     int64_t     bytes, size;
     bool        has_state = false;
     *out = false;
-    Status status = read_json(arena, manifest_name, &manifest);
+    Status status = json_file_read(&arena, arena_printf(&arena, "%s/" MANIFEST_NAME, path), MAX_JSON_BYTES, &manifest);
     if (status == ERR_IO) return status;
-    if (status != OK) return OK; /* absent, or another program's */
-    const JsonValue *files = json_get(&manifest, "files");
-    if (!files || files->type != JSON_ARRAY) return OK;
+    status_clear();
+    const JsonValue *files = status == OK ? json_get(&manifest, "files") : NULL;
+    if (!files || files->type != JSON_ARRAY) return OK; /* absent, or another program's */
     for (uint32_t i = 0; i < files->count; i++) {
         if (!json_get_str(&files->items[i], "name", &name) || !json_get_int(&files->items[i], "bytes", &bytes)) return OK;
-        TRY(file_size(arena_printf(arena, "%s/%s", path, name), &size));
+        TRY(file_size(arena_printf(&arena, "%s/%s", path, name), &size));
         if (size != bytes) return OK;
         has_state |= strcmp(name, STATE_NAME) == 0;
     }
@@ -174,112 +139,68 @@ static Status is_ours(Arena *arena, const char *path, bool *out)
     return OK;
 }
 
-Status checkpoint_is_ours(const char *path, bool *out)
-{
-    Arena  arena = {0};
-    Status status = is_ours(&arena, path, out);
-    arena_deinit(&arena);
-    if (status == OK) status_clear();
-    return status;
-}
-
-Status checkpoint_any_is_ours(const char *output_dir, bool *out)
-{
-    Arena    arena = {0};
-    int64_t *steps;
-    size_t   count;
-    *out = false;
-    Status status = checkpoint_list(&arena, output_dir, &steps, &count);
-    for (size_t i = 0; i < count && status == OK && !*out; i++)
-        status = checkpoint_is_ours(checkpoint_path(&arena, output_dir, steps[i]), out);
-    arena_deinit(&arena);
-    return status;
-}
-
-Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *out)
-{
-    Arena    arena = {0};
-    int64_t *steps;
-    size_t   count;
-    *out = (CheckpointsHeld){0};
-    Status status = checkpoint_list(&arena, output_dir, &steps, &count);
-    for (size_t i = 0; i < count && status == OK; i++) {
-        const char *path = checkpoint_path(&arena, output_dir, steps[i]);
-        bool        is_ours;
-        status = checkpoint_is_ours(path, &is_ours);
-        if (status != OK || !is_ours) continue;
-        out->count += steps[i] <= step;
-        out->bytes += file_tree_bytes(path);
-    }
-    arena_deinit(&arena);
-    return status;
-}
-
 Status checkpoint_load_tuning(const char *path, Device *device)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     Str         text;
     const char *name = arena_printf(&arena, "%s/" TUNING_NAME, path);
     bool        is_there;
-    Status      status = file_exists(name, &is_there);
-    if (status == OK && device->api->tuning_set && is_there) {
-        status = file_read(&arena, name, 1 << 20, &text);
-        if (status == OK) device->api->tuning_set(device, text.data);
+    TRY(file_exists(name, &is_there));
+    if (!device->api->tuning_set || !is_there) return OK;
+    TRY(file_read(&arena, name, 1 << 20, &text));
+    device->api->tuning_set(device, text.data);
+    return OK;
+}
+
+/* ---- run_state.json ---- */
+
+/* Counts, in the order of the file. */
+static const struct {
+    const char *key;
+    size_t      offset; /* in TrainState */
+} counts[] = {
+    {"step", offsetof(TrainState, step)},
+    {"applied", offsetof(TrainState, applied)},
+    {"skipped", offsetof(TrainState, skipped)},
+    {"bad_in_row", offsetof(TrainState, bad_in_row)},
+    {"total_tokens", offsetof(TrainState, total_tokens)},
+    {"total_trained", offsetof(TrainState, total_trained)},
+    {"metrics_bytes", offsetof(TrainState, metrics_bytes)},
+};
+enum { NUM_COUNTS = sizeof counts / sizeof *counts };
+
+static int64_t *count_at(const TrainState *s, int index)
+{
+    return (int64_t *)((char *)s + counts[index].offset);
+}
+
+Status checkpoint_write_state(const char *folder, const TrainState *s)
+{
+    SCOPED_ARENA(arena);
+    SCOPED_STRBUF(text);
+    strbuf_puts(&text, "{\n  \"version\": 1");
+    for (int i = 0; i < NUM_COUNTS; i++) strbuf_printf(&text, ",\n  \"%s\": %lld", counts[i].key, (long long)*count_at(s, i));
+    strbuf_printf(&text,
+                  ",\n  \"metrics_hash\": \"%016llx\",\n  \"eval_pending\": %s,\n  \"settings_hash\": \"%016llx\",\n"
+                  "  \"data_hash\": \"%016llx\"",
+                  (unsigned long long)s->metrics_hash, s->eval_pending ? "true" : "false", (unsigned long long)s->settings_hash,
+                  (unsigned long long)s->data_hash);
+    if (s->rows >= 0) strbuf_printf(&text, ",\n  \"rows\": %lld", (long long)s->rows);
+    if (s->best.step) {
+        strbuf_printf(&text, ",\n  \"best_step\": %lld,\n  \"best_loss\": ", (long long)s->best.step);
+        json_write_double(&text, s->best.loss);
     }
-    arena_deinit(&arena);
-    return status;
-}
-
-/* The N of a folder checkpoint-N; -1: it has another name. */
-static int64_t step_of_name(Arena *arena, const char *path)
-{
-    char  *copy = arena_strdup(arena, path);
-    size_t len = strlen(copy);
-    while (len > 1 && copy[len - 1] == '/') copy[--len] = 0;
-    const char *slash = strrchr(copy, '/'), *name = slash ? slash + 1 : copy;
-    size_t      digits = strncmp(name, "checkpoint-", 11) == 0 ? strspn(name + 11, "0123456789") : 0;
-    return digits && !name[11 + digits] ? strtoll(name + 11, NULL, 10) : -1;
-}
-
-static Status restore_named(Arena *arena, const char *path)
-{
-    bool        is_there;
-    int         lock = OUTPUT_LOCK_NONE;
-    int64_t     step = step_of_name(arena, path);
-    char       *dir = arena_strdup(arena, path);
-    const char *old;
-    TRY(file_exists(path, &is_there));
-    if (is_there || step < 0) return OK;
-    char *name = strstr(dir, "checkpoint-");
-    for (char *next; (next = strstr(name + 1, "checkpoint-"));) name = next;
-    if (name > dir + 1)
-        name[-1] = 0;
-    else
-        strcpy(name, ".");
-    old = arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld.replaced", dir, (long long)step);
-    TRY(file_exists(old, &is_there));
-    if (!is_there) return OK;
-    TRY(output_lock_take(dir, &lock));
-    Status status = checkpoint_restore(dir);
-    output_lock_release(dir, &lock);
-    return status;
-}
-
-Status checkpoint_restore_named(const char *path)
-{
-    Arena  arena = {0};
-    Status status = restore_named(&arena, path);
-    arena_deinit(&arena);
-    return status;
+    if (s->evals_since) strbuf_printf(&text, ",\n  \"evals_since_best\": %lld", (long long)s->evals_since);
+    strbuf_puts(&text, "\n}\n");
+    return file_write_atomic(arena_printf(&arena, "%s/" STATE_NAME, folder), text.data, text.len);
 }
 
 /* What no run writes, whatever the checksums say. */
 static Status check_state(Arena *arena, const char *folder, const char *name, const TrainState *s)
 {
-    int64_t named = step_of_name(arena, folder);
-    FAIL_IF(s->step < 0 || s->applied < 0 || s->skipped < 0 || s->bad_in_row < 0 || s->total_tokens < 0 || s->total_trained < 0 ||
-                s->metrics_bytes < 0,
-            ERR_CHECKPOINT, "%s: a count below 0", name);
+    const char *dir;
+    int64_t     named = checkpoint_step_of(arena, folder, &dir);
+    for (int i = 0; i < NUM_COUNTS; i++) FAIL_IF(*count_at(s, i) < 0, ERR_CHECKPOINT, "%s: %s is below 0", name, counts[i].key);
     FAIL_IF(s->applied > s->step || s->skipped != s->step - s->applied, ERR_CHECKPOINT,
             "%s: applied %lld and skipped %lld aren't step %lld together", name, (long long)s->applied, (long long)s->skipped,
             (long long)s->step);
@@ -307,88 +228,67 @@ static Status read_best(const JsonValue *root, const char *name, TrainState *s)
     return OK;
 }
 
-static Status read_state(Arena *arena, const char *folder, TrainState *s)
+Status checkpoint_read_state(const char *folder, TrainState *s)
 {
+    SCOPED_ARENA(arena);
     JsonValue   root;
-    const char *name = arena_printf(arena, "%s/" STATE_NAME, folder);
+    const char *name = arena_printf(&arena, "%s/" STATE_NAME, folder);
     *s = (TrainState){0};
-    TRY(read_json(arena, name, &root));
+    TRY(json_file_read(&arena, name, MAX_JSON_BYTES, &root));
     TRY(check_version(name, &root));
-    const struct {
-        const char *key;
-        int64_t    *out;
-    } counts[] = {{"step", &s->step},
-                  {"applied", &s->applied},
-                  {"skipped", &s->skipped},
-                  {"bad_in_row", &s->bad_in_row},
-                  {"total_tokens", &s->total_tokens},
-                  {"metrics_bytes", &s->metrics_bytes}};
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        FAIL_IF(!json_get_int(&root, counts[i].key, counts[i].out), ERR_CHECKPOINT, "%s: %s is missing, or no whole number", name,
-                counts[i].key);
+    for (int i = 0; i < NUM_COUNTS; i++) {
+        const char *key = counts[i].key;
+        bool        is_old = count_at(s, i) == &s->total_trained && !json_get(&root, key);
+        if (is_old) s->total_trained = s->total_tokens; /* the only count of older checkpoints */
+        FAIL_IF(!is_old && !json_get_int(&root, key, count_at(s, i)), ERR_CHECKPOINT, "%s: %s is missing, or no whole number", name, key);
+    }
     FAIL_IF(!json_get_bool(&root, "eval_pending", &s->eval_pending), ERR_CHECKPOINT,
             "%s: eval_pending is missing, or neither true nor false", name);
     FAIL_IF(!checkpoint_get_hash(&root, "settings_hash", &s->settings_hash) || !checkpoint_get_hash(&root, "data_hash", &s->data_hash) ||
                 (json_get(&root, "metrics_hash") && !checkpoint_get_hash(&root, "metrics_hash", &s->metrics_hash)),
             ERR_CHECKPOINT, "%s: settings_hash, data_hash or metrics_hash isn't 16 hexadecimal digits", name);
-    if (!json_get(&root, "total_trained"))
-        s->total_trained = s->total_tokens; /* the only count of older checkpoints */
-    else
-        FAIL_IF(!json_get_int(&root, "total_trained", &s->total_trained), ERR_CHECKPOINT, "%s: total_trained is no whole number", name);
     s->rows = -1;
     FAIL_IF(json_get(&root, "rows") && !(json_get_int(&root, "rows", &s->rows) && s->rows >= 0), ERR_CHECKPOINT, "%s: \"rows\" is no count",
             name);
     TRY(read_best(&root, name, s));
-    return check_state(arena, folder, name, s);
-}
-
-Status checkpoint_read_state(const char *path, TrainState *out)
-{
-    Arena  arena = {0};
-    Status status = read_state(&arena, path, out);
-    arena_deinit(&arena);
-    return status;
+    return check_state(&arena, folder, name, s);
 }
 
 Status checkpoint_has_best(const char *output_dir, const BestEval *best, bool *out)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     TrainState  state;
     const char *path = checkpoint_path(&arena, output_dir, best->step);
-    Status      status = checkpoint_is_ours(path, out);
-    if (status == OK && *out)
-        *out = checkpoint_read_state(path, &state) == OK && state.best.step == best->step && state.best.loss == best->loss;
-    if (status == OK) status_clear();
-    arena_deinit(&arena);
-    return status;
+    TRY(checkpoint_is_ours(path, out));
+    *out = *out && checkpoint_read_state(path, &state) == OK && state.best.step == best->step && state.best.loss == best->loss;
+    status_clear();
+    return OK;
 }
 
 Status checkpoint_verify(const char *path)
 {
-    Arena      arena = {0};
+    SCOPED_ARENA(arena);
     TrainState state;
-    Status     status = verify_files(&arena, path, false);
-    if (status == OK) status = read_state(&arena, path, &state);
-    arena_deinit(&arena);
-    return status == OK ? OK : ERR_CHECKPOINT;
+    return verify_files(&arena, path, false) == OK && checkpoint_read_state(path, &state) == OK ? OK : ERR_CHECKPOINT;
 }
 
 Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes)
 {
-    Arena    arena = {0};
+    SCOPED_ARENA(arena);
     int64_t *steps;
     size_t   count;
-    Status   status = checkpoint_list(&arena, output_dir, &steps, &count);
     out_path[0] = 0;
-    while (status == OK && count-- > 0) {
-        snprintf(out_path, path_bytes, "%s", checkpoint_path(&arena, output_dir, steps[count]));
-        if (checkpoint_verify(out_path) == OK) break;
-        log_warn("skipping %s: %s", out_path, status_message());
+    TRY(checkpoint_list(&arena, output_dir, &steps, &count));
+    while (count-- > 0) {
+        const char *path = checkpoint_path(&arena, output_dir, steps[count]);
+        if (checkpoint_verify(path) == OK) {
+            snprintf(out_path, path_bytes, "%s", path);
+            return OK;
+        }
+        log_warn("skipping %s: %s", path, status_message());
         status_clear();
-        out_path[0] = 0;
     }
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 /* Whether this program left it, however little of it is there. */
@@ -400,51 +300,44 @@ static Status was_ours(Arena *arena, const char *path, bool *out)
 
 Status checkpoint_refuse_damaged(const char *output_dir)
 {
-    Arena       arena = {0};
+    SCOPED_ARENA(arena);
     int64_t    *steps;
     size_t      count;
     const char *newest = NULL, *usable = NULL;
-    Status      status = checkpoint_list(&arena, output_dir, &steps, &count);
-    while (status == OK && count-- > 0 && !usable) {
+    TRY(checkpoint_list(&arena, output_dir, &steps, &count));
+    while (count-- > 0 && !usable) {
         const char *path = checkpoint_path(&arena, output_dir, steps[count]);
         bool        is_ours;
-        status = was_ours(&arena, path, &is_ours);
-        if (status != OK || !is_ours) continue;
+        TRY(was_ours(&arena, path, &is_ours));
+        if (!is_ours) continue;
         if (!newest) newest = path;
         if (verify_files(&arena, path, true) == OK) usable = path;
         status_clear();
     }
-    if (status == OK && newest && checkpoint_verify(newest) != OK)
-        status = status_prefix(
-            ERR_CHECKPOINT,
-            "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew, name another output_dir or set "
-            "resume_from_checkpoint: false. %s%s%s. The newest",
-            output_dir, usable ? "The model in " : "None of them has a whole model", usable ? usable : "",
-            usable ? " is whole: another run can start from it" : "");
-    arena_deinit(&arena);
-    return status;
+    if (!newest || checkpoint_verify(newest) == OK) return OK;
+    return status_prefix(
+        ERR_CHECKPOINT,
+        "%s holds no valid checkpoint, but damaged ones; nothing was touched. To start anew, name another output_dir or set "
+        "resume_from_checkpoint: false. %s%s%s. The newest",
+        output_dir, usable ? "The model in " : "None of them has a whole model", usable ? usable : "",
+        usable ? " is whole: another run can start from it" : "");
 }
 
 /* ---- loading ---- */
 
 static Status load_model(Arena *arena, const char *path, Session *session)
 {
-    HfModel *model;
-    StFile  *states = NULL;
+    SCOPED(hf_model_close_at) HfModel *model = NULL;
+    SCOPED(st_close_at) StFile        *states = NULL;
     TRY(hf_model_open(arena, path, &model));
-    Status status = hf_model_open_weights(model);
-    if (status == OK) status = checkpoint_states_widen(arena, path, session_plan(session), model->weights, &states);
-    if (status == OK) status = weights_load(session, model);
-    hf_model_close(model);
-    st_close(states);
-    return status;
+    TRY(hf_model_open_weights(model));
+    TRY(checkpoint_states_widen(arena, path, session_plan(session), model->weights, &states));
+    return weights_load(session, model);
 }
 
 Status checkpoint_load(const char *path, Session *session, bool adapters, bool *out_has_scales)
 {
-    Arena  arena = {0};
-    Status status = adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session);
-    if (status == OK) status = checkpoint_states_load(path, session, out_has_scales);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    TRY(adapters ? weights_load_adapter(session, path) : load_model(&arena, path, session));
+    return checkpoint_states_load(path, session, out_has_scales);
 }

@@ -66,7 +66,6 @@ NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *f
 NODISCARD Status checkpoint_verify(const char *path);
 /* Whether it is a checkpoint of this program with every file of its manifest in its size. Nothing else is ever removed. */
 NODISCARD Status checkpoint_is_ours(const char *path, bool *out);
-NODISCARD Status checkpoint_any_is_ours(const char *output_dir, bool *out);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
 /* The folder checkpoint-N of a step. */
 const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step);

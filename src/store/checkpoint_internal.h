@@ -1,4 +1,4 @@
-/* Shared by checkpoint.c, checkpoint_save.c and checkpoint_states.c. */
+/* Shared by the files of checkpoints. */
 #pragma once
 
 #include "store/checkpoint.h"
@@ -7,7 +7,6 @@
 #define STATE_NAME "run_state.json"
 #define OPTIMIZER_NAME "optimizer.safetensors"
 #define TUNING_NAME "tuning.txt"
-#define PARTIAL_PREFIX ".checkpoint-" /* being written or removed */
 
 bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out);
 
@@ -23,12 +22,6 @@ typedef struct TensorSums {
     size_t     count;
 } TensorSums;
 
-/* The hashes of a file's parts of FILE_HASH_PART_BYTES, which the manifest keeps of a file that several ranks wrote. */
-typedef struct FileParts {
-    uint64_t *hashes;
-    size_t    count;
-} FileParts;
-
 int64_t          checkpoint_states_bytes(const Plan *plan);
 NODISCARD Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const char *path, TensorSums *out_sums);
 NODISCARD Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales);
@@ -40,5 +33,14 @@ const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, s
 /* The first tensor of a file that isn't as the manifest's {name: sum} says; NULL: none, or the file's header is damaged. */
 const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
 
+NODISCARD Status checkpoint_write_state(const char *folder, const TrainState *state);
+
+/* ---- the output folder (checkpoint_folder.c) ---- */
+
 /* Steps of OUTPUT's checkpoint-N folders, ascending, in the arena. */
 NODISCARD Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count);
+/* The N of a folder checkpoint-N, and the folder that it lies in; -1: it has another name. */
+int64_t checkpoint_step_of(Arena *arena, const char *path, const char **out_dir);
+/* The hidden folder that a step's checkpoint is written into, and which checkpoint_publish makes the checkpoint. */
+const char      *checkpoint_partial_path(Arena *arena, const char *output_dir, int64_t step);
+NODISCARD Status checkpoint_publish(const SaveContext *context, int64_t step);

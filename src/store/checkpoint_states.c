@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "model/weights.h"
 #include "ops/attrs.h"
 #include "ops/lowbit/dynamic_map.h"
@@ -19,7 +20,7 @@
 #define FLAT_TENSOR "segments" /* of the format before it */
 #define SCALED "scaled_tensors"
 
-enum { CHUNK_BYTES = 1 << 20, CHUNK_NUMEL = 1 << 18 };
+enum { CHUNK_NUMEL = 1 << 18 };
 
 static const char *tensor_name(Arena *arena, const Param *param, const char *state)
 {
@@ -62,19 +63,12 @@ static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int in
 static const char *const whole_values[] = {PRECISION_SCALES, PRECISION_HISTORY, PRECISION_NOW};
 enum { NUM_WHOLE = sizeof whole_values / sizeof *whole_values };
 
-static size_t count_items(const Plan *plan)
+/* Whole values, then parameter by parameter. Returns their number. */
+static size_t list_items(Arena *arena, const Plan *plan, Item **out)
 {
-    size_t count = 0;
-    for (int i = 0; i < NUM_WHOLE; i++) count += plan_find(plan, whole_values[i]) != NULL;
-    for (int b = 0; b < plan->num_buckets; b++) count += (size_t)(plan->buckets[b].count * plan->buckets[b].num_states);
-    return count;
-}
-
-/* Whole values, then parameter by parameter. */
-static Item *list_items(Arena *arena, const Plan *plan)
-{
-    Item  *items = arena_array(arena, Item, count_items(plan) + 1);
-    size_t count = 0;
+    size_t most = NUM_WHOLE, count = 0;
+    for (int b = 0; b < plan->num_buckets; b++) most += (size_t)(plan->buckets[b].count * plan->buckets[b].num_states);
+    Item *items = *out = arena_array(arena, Item, most);
     for (int i = 0; i < NUM_WHOLE; i++) {
         const PlanEntry *entry = plan_find(plan, whole_values[i]);
         if (entry)
@@ -90,17 +84,16 @@ static Item *list_items(Arena *arena, const Plan *plan)
             for (int k = 0; k < bucket->num_states; k++)
                 items[count++] = item_of(arena, plan, bucket, bucket->listed[i], &bucket->states[k]);
     }
-    return items;
+    return count;
 }
 
 int64_t checkpoint_states_bytes(const Plan *plan)
 {
     enum { HEADER_BYTES = 256 }; /* of a tensor, and its checksum */
-    Arena   arena = {0};
-    Item   *items = list_items(&arena, plan);
+    SCOPED_ARENA(arena);
+    Item   *items;
     int64_t bytes = 0;
-    for (size_t i = 0; i < count_items(plan); i++) bytes += (int64_t)items[i].bytes + HEADER_BYTES;
-    arena_deinit(&arena);
+    for (size_t i = list_items(&arena, plan, &items); i-- > 0;) bytes += (int64_t)items[i].bytes + HEADER_BYTES;
     return bytes;
 }
 
@@ -109,34 +102,16 @@ typedef struct Saver {
     Comm       *comm;
     const Item *items;
     TensorSum  *sums;
-    char       *chunk;
 } Saver;
 
-/* Goes in chunks from the beginning, so that the sum of a tensor that one rank writes is always of the same ones. What all ranks have is
- * written by each in part. */
 static Status append_item(void *context, size_t index, FileWriter *out)
 {
     Saver      *saver = context;
     const Item *item = &saver->items[index];
-    const char *direct = session_pointer(saver->session, item->value);
     DType       dtype = item->type.dtype;
     size_t      begin = (size_t)dtype_bytes(dtype, item->own.first), end = begin + (size_t)dtype_bytes(dtype, item->own.numel);
-    size_t      offset = (size_t)dtype_bytes(dtype, item->own.at);
-    if (!item->bucket) {
-        comm_own_bytes(saver->comm, item->bytes, &begin, &end);
-        offset = begin;
-    }
-    if (begin == end) return file_writer_skip(out, item->bytes);
-    if (begin > 0) TRY(file_writer_skip(out, begin));
-    for (size_t at = begin; at < end; at += CHUNK_BYTES) {
-        size_t      n = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
-        const char *data = direct ? direct + offset + at - begin : saver->chunk;
-        comm_beat(saver->comm, "saving");
-        if (!direct) TRY(session_read_range(saver->session, item->value, offset + at - begin, saver->chunk, n));
-        saver->sums[index].sum = hash_bytes(data, n, saver->sums[index].sum);
-        TRY(file_writer_append(out, data, n));
-    }
-    return end < item->bytes ? file_writer_skip(out, item->bytes - end) : OK;
+    WeightShare share = {item->value, item->bytes, begin, end, (size_t)dtype_bytes(dtype, item->own.at)};
+    return weight_share_append(saver->session, saver->comm, share, !item->bucket, out, &saver->sums[index].sum);
 }
 
 /* Which tensors the rows of the scales are of. */
@@ -155,8 +130,8 @@ Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const 
     const Plan *plan = session_plan(session);
     const char *metadata[] = {"format", "surogate optimizer",     "version", FORMAT_VERSION, "optimizer", plan->optimizer,
                               SCALED,   scaled_text(arena, plan), NULL};
-    size_t      count = count_items(plan);
-    Item       *items = list_items(arena, plan);
+    Item       *items;
+    size_t      count = list_items(arena, plan, &items);
     StDecl     *decls = arena_array(arena, StDecl, count + 1);
     *out_sums = (TensorSums){arena_array(arena, TensorSum, count + 1), count};
     for (size_t i = 0; i < count; i++) {
@@ -165,51 +140,44 @@ Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const 
         memcpy(decls[i].dim, type->dim, sizeof type->dim);
         out_sums->items[i].name = decls[i].name;
     }
-    Saver  saver = {session, comm, items, out_sums->items, malloc_or_end(CHUNK_BYTES)};
-    Status status = st_write_together(comm, path, decls, count, metadata, append_item, &saver);
-    free(saver.chunk);
-    return status;
+    Saver saver = {session, comm, items, out_sums->items};
+    return st_write_together(comm, path, decls, count, metadata, append_item, &saver);
 }
 
 const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums)
 {
-    StFile     *file;
-    const char *found = NULL;
+    SCOPED(st_close_at) StFile *file = NULL;
     if (st_open(path, &file) != OK) return NULL;
-    for (uint32_t i = 0; i < sums->count && !found; i++) {
+    for (uint32_t i = 0; i < sums->count; i++) {
         const JsonMember *member = &sums->members[i];
         const StTensor   *tensor = st_find(file, member->key.data);
         uint64_t          want = 0, sum = 0;
-        for (size_t at = 0; tensor && at < tensor->bytes; at += CHUNK_BYTES)
-            sum = hash_bytes((const char *)tensor->data + at, tensor->bytes - at < CHUNK_BYTES ? tensor->bytes - at : CHUNK_BYTES, sum);
-        if (!tensor || !checkpoint_get_hash(sums, member->key.data, &want) || sum != want) found = arena_strdup(arena, member->key.data);
+        for (size_t at = 0; tensor && at < tensor->bytes; at += WEIGHT_SHARE_CHUNK) {
+            size_t left = tensor->bytes - at;
+            sum = hash_bytes((const char *)tensor->data + at, left < WEIGHT_SHARE_CHUNK ? left : WEIGHT_SHARE_CHUNK, sum);
+        }
+        if (!tensor || !checkpoint_get_hash(sums, member->key.data, &want) || sum != want) return arena_strdup(arena, member->key.data);
     }
-    st_close(file);
-    return found;
+    return NULL;
 }
 
 const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end)
 {
-    StFile     *file;
-    FileMap     map;
-    const char *found = NULL;
-    if (file_map(path, &map) != OK) return NULL;
-    if (st_open_memory(path, map.data, map.size, &file) == OK) {
-        for (size_t i = 0; i < st_count(file) && !found; i++) {
-            const StTensor *tensor = st_at(file, i);
-            size_t          at = (size_t)((const char *)tensor->data - map.data);
-            if (at < end && at + tensor->bytes > begin) found = arena_strdup(arena, tensor->name);
-        }
-        st_close(file);
+    SCOPED(file_unmap) FileMap  map = {0};
+    SCOPED(st_close_at) StFile *file = NULL;
+    if (file_map(path, &map) != OK || st_open_memory(path, map.data, map.size, &file) != OK) return NULL;
+    for (size_t i = 0; i < st_count(file); i++) {
+        const StTensor *tensor = st_at(file, i);
+        size_t          at = (size_t)((const char *)tensor->data - map.data);
+        if (at < end && at + tensor->bytes > begin) return arena_strdup(arena, tensor->name);
     }
-    file_unmap(&map);
-    return found;
+    return NULL;
 }
 
 /* ---- reading ---- */
 
 typedef struct StateLoader {
-    Arena         arena;
+    Arena        *arena;
     const char   *path, *folder;
     const StFile *file;
     bool         *used; /* by tensor of the file */
@@ -236,9 +204,9 @@ static const StTensor *take(StateLoader *l, const char *name)
 static const char *way_out(StateLoader *l)
 {
     if (l->plan->trained_params[0]->is_adapter)
-        return arena_printf(&l->arena, "or keep what was trained and begin a new run: surogate merge BASE %s OUT, then model: OUT",
+        return arena_printf(l->arena, "or keep what was trained and begin a new run: surogate merge BASE %s OUT, then model: OUT",
                             l->folder);
-    return arena_printf(&l->arena, "or keep what was trained and begin a new run: model: %s, with another output_dir", l->folder);
+    return arena_printf(l->arena, "or keep what was trained and begin a new run: model: %s, with another output_dir", l->folder);
 }
 
 static Status check_format(StateLoader *l)
@@ -265,26 +233,25 @@ static Status missing(StateLoader *l, const char *name)
          l->path, name, way_out(l));
 }
 
+static bool same_dims(const StTensor *tensor, const TensorType *type)
+{
+    return tensor->ndim == type->ndim && memcmp(tensor->dim, type->dim, (size_t)type->ndim * sizeof *type->dim) == 0;
+}
+
 static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorType *want)
 {
-    bool   same = tensor->ndim == want->ndim;
-    StrBuf have = {0};
-    char   text[64];
-    for (int i = 0; same && i < want->ndim; i++) same = tensor->dim[i] == want->dim[i];
-    if (same) return OK;
-    for (int i = 0; i < tensor->ndim; i++) strbuf_printf(&have, "%s%lld", i ? "," : "", (long long)tensor->dim[i]);
-    Status status = status_fail(ERR_CHECKPOINT,
-                                "%s: tensor %s has shape [%s], this run's is %s: is the checkpoint of another model, or of another "
-                                "lora_rank? Go on with the settings it was made with, %s",
-                                l->path, tensor->name, strbuf_cstr(&have), type_text(want, text), way_out(l));
-    strbuf_deinit(&have);
-    return status;
+    char have[ST_SHAPE_BYTES], text[64];
+    FAIL_IF(!same_dims(tensor, want), ERR_CHECKPOINT,
+            "%s: tensor %s has shape %s, this run's is %s: is the checkpoint of another model, or of another lora_rank? Go on with the "
+            "settings it was made with, %s",
+            l->path, tensor->name, st_shape_text(tensor->dim, tensor->ndim, have), type_text(want, text), way_out(l));
+    return OK;
 }
 
 /* The scales of a tensor of codes; NULL: they aren't codes. */
 static Status find_scales(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor **out)
 {
-    const char *name = arena_printf(&l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
+    const char *name = arena_printf(l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
     BucketState scales = {.dtype = DT_F32, .extent = STATE_BLOCKS};
     TensorType  type = state_type(&scales, item->param);
     *out = NULL;
@@ -367,11 +334,9 @@ static Status load_item(StateLoader *l, const Item *item)
 
 /* ---- wider copies of weights ---- */
 
-static bool has_dims(const StTensor *tensor, const TensorType *type)
+static bool has_type(const StTensor *tensor, const TensorType *type)
 {
-    bool same = tensor && tensor->dtype == st_dtype_from(type->dtype) && tensor->ndim == type->ndim;
-    for (int i = 0; same && i < type->ndim; i++) same = tensor->dim[i] == type->dim[i];
-    return same;
+    return tensor && tensor->dtype == st_dtype_from(type->dtype) && same_dims(tensor, type);
 }
 
 /* The checkpoint's wider copy of a parameter that this run keeps in fp32 without a copy: its weights begin as that; NULL: none. The file of
@@ -382,7 +347,7 @@ static const StTensor *find_weights(Arena *arena, const Plan *plan, const Param 
     bool    is_tensor = param->is_adapter || (param->hf.kind == HF_WHOLE && param->hf.num_names == 1);
     if (!is_tensor || param->type.dtype != DT_F32 || plan_master(plan, param, &at)) return NULL;
     const StTensor *copy = st_find(states, tensor_name(arena, param, OPTIMIZER_COPY));
-    return has_dims(copy, &param->type) ? copy : NULL;
+    return has_type(copy, &param->type) ? copy : NULL;
 }
 
 Status checkpoint_states_widen(Arena *arena, const char *folder, const Plan *plan, StFile *weights, StFile **out)
@@ -419,11 +384,11 @@ static Status load_scales(StateLoader *l)
 {
     const StTensor *stored[NUM_WHOLE];
     const char     *tensors = st_metadata(l->file, SCALED);
-    bool            fits = tensors && strcmp(tensors, scaled_text(&l->arena, l->plan)) == 0;
+    bool            fits = tensors && strcmp(tensors, scaled_text(l->arena, l->plan)) == 0;
     for (int i = 0; i < NUM_WHOLE; i++) {
         const PlanEntry *entry = plan_find(l->plan, whole_values[i]);
         stored[i] = take(l, whole_values[i]);
-        fits = fits && entry && has_dims(stored[i], &entry->type);
+        fits = fits && entry && has_type(stored[i], &entry->type);
     }
     l->has_scales = l->plan->num_scaled && fits;
     if (!l->plan->num_scaled && stored[0]) log_info("%s: its FP8 scales are left out: this run has no FP8 products", l->path);
@@ -441,10 +406,10 @@ static Status check_unused(StateLoader *l)
 {
     for (int i = 0; i < l->plan->num_trained; i++) {
         const Param *param = l->plan->trained_params[i];
-        const char  *name = tensor_name(&l->arena, param, OPTIMIZER_COPY);
+        const char  *name = tensor_name(l->arena, param, OPTIMIZER_COPY);
         bool         was_used = st_find(l->file, name) && l->used[st_find(l->file, name) - st_at(l->file, 0)];
         if (was_used || !take(l, name)) continue;
-        *(find_weights(&l->arena, l->plan, param, l->file) ? &l->num_copies_taken : &l->num_copies_lost) += 1;
+        *(find_weights(l->arena, l->plan, param, l->file) ? &l->num_copies_taken : &l->num_copies_lost) += 1;
     }
     for (size_t i = 0; i < st_count(l->file); i++)
         FAIL_IF(!l->used[i], ERR_CHECKPOINT,
@@ -472,8 +437,8 @@ static void tell(const StateLoader *l)
 static Status load_items(StateLoader *l)
 {
     TRY(check_format(l));
-    const Item *items = list_items(&l->arena, l->plan);
-    for (size_t i = 0; i < count_items(l->plan); i++)
+    Item *items;
+    for (size_t i = 0, count = list_items(l->arena, l->plan, &items); i < count; i++)
         if (items[i].param) TRY(load_item(l, &items[i]));
     TRY(load_scales(l));
     TRY(check_unused(l));
@@ -493,22 +458,20 @@ static Status check_aligned(const StFile *file)
 
 Status checkpoint_states_load(const char *folder, Session *session, bool *out_has_scales)
 {
-    StFile     *file;
-    StateLoader l = {.session = session, .plan = session_plan(session), .folder = folder};
-    l.path = arena_printf(&l.arena, "%s/" OPTIMIZER_NAME, folder);
-    Status status = st_open(l.path, &file);
-    if (status == OK && (status = check_aligned(file)) != OK) st_close(file);
-    if (status == OK) {
-        l.file = file;
-        l.used = arena_array(&l.arena, bool, st_count(file) + 1);
-        l.values = arena_array(&l.arena, float, CHUNK_NUMEL);
-        l.stored = arena_array(&l.arena, float, CHUNK_NUMEL);
-        l.scales = arena_array(&l.arena, float, CHUNK_NUMEL / MOMENT_BLOCK);
-        for (int is_signed = 0; is_signed < 2; is_signed++) dynamic_map_fill(&l.maps[is_signed], is_signed);
-        status = load_items(&l);
-        st_close(file);
-    }
+    SCOPED(st_close_at) StFile *file = NULL;
+    SCOPED_ARENA(arena);
+    StateLoader l = {.arena = &arena, .session = session, .plan = session_plan(session), .folder = folder};
+    *out_has_scales = false;
+    l.path = arena_printf(&arena, "%s/" OPTIMIZER_NAME, folder);
+    TRY(st_open(l.path, &file));
+    TRY(check_aligned(file));
+    l.file = file;
+    l.used = arena_array(&arena, bool, st_count(file) + 1);
+    l.values = arena_array(&arena, float, CHUNK_NUMEL);
+    l.stored = arena_array(&arena, float, CHUNK_NUMEL);
+    l.scales = arena_array(&arena, float, CHUNK_NUMEL / MOMENT_BLOCK);
+    for (int is_signed = 0; is_signed < 2; is_signed++) dynamic_map_fill(&l.maps[is_signed], is_signed);
+    TRY(load_items(&l));
     *out_has_scales = l.has_scales;
-    arena_deinit(&l.arena);
-    return status;
+    return OK;
 }

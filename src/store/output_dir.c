@@ -1,6 +1,7 @@
 /* See output_dir.h. */
 #include "store/output_dir.h"
 
+#include "base/scoped.h"
 #include "files/file.h"
 #include "model/hf_model.h"
 #include "store/checkpoint.h"
@@ -56,33 +57,25 @@ static void name_foreign(const char *const *names, size_t num_names, StrBuf *out
     if (count > 2) strbuf_printf(out, " and %d more", count - 2);
 }
 
-static Status check(Arena *arena, const char *path)
-{
-    const char **found;
-    size_t       count;
-    bool         is_ours;
-    TRY(file_exists(arena_printf(arena, "%s/run.json", path), &is_ours));
-    if (!is_ours) TRY(checkpoint_any_is_ours(path, &is_ours));
-    if (is_ours) return OK;
-    TRY(file_list_if_there(arena, path, &found, &count));
-    StrBuf names = {0};
-    Status status = OK;
-    name_foreign(found, count, &names);
-    if (names.len)
-        status = status_fail(ERR_INVALID,
-                             "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
-                             "over them. Name another output_dir, or an empty folder",
-                             path, names.data);
-    strbuf_deinit(&names);
-    return status;
-}
-
 Status output_dir_check(const char *path)
 {
-    Arena  arena = {0};
-    Status status = check(&arena, path);
-    arena_deinit(&arena);
-    return status;
+    SCOPED_ARENA(arena);
+    SCOPED_STRBUF(names);
+    const char    **found;
+    size_t          count;
+    bool            has_record;
+    CheckpointsHeld held;
+    TRY(file_exists(arena_printf(&arena, "%s/run.json", path), &has_record));
+    if (has_record) return OK;
+    TRY(checkpoint_held(path, INT64_MAX, &held));
+    if (held.count) return OK;
+    TRY(file_list_if_there(&arena, path, &found, &count));
+    name_foreign(found, count, &names);
+    FAIL_IF(names.len, ERR_INVALID,
+            "output_dir %s holds %s, which no run of this program left there (it has no run.json); a run would write "
+            "over them. Name another output_dir, or an empty folder",
+            path, names.data);
+    return OK;
 }
 
 Status output_dir_check_source(const char *path, const char *source, const char *whose)
@@ -103,15 +96,14 @@ Status output_dir_check_source(const char *path, const char *source, const char 
 
 Status output_dir_bytes(const char *path, int64_t *out)
 {
-    Arena        arena = {0};
+    SCOPED_ARENA(arena);
     const char **names;
     size_t       count;
     *out = 0;
-    Status status = file_list_if_there(&arena, path, &names, &count);
+    TRY(file_list_if_there(&arena, path, &names, &count));
     for (size_t i = 0; i < count; i++)
         if (is_output(names[i])) *out += file_tree_bytes(arena_printf(&arena, "%s/%s", path, names[i]));
-    arena_deinit(&arena);
-    return status;
+    return OK;
 }
 
 /* model.safetensors.partial and the like, and the folder of a merge. */
@@ -126,24 +118,10 @@ static bool is_left_over(const char *name)
 
 Status output_dir_clean(const char *path)
 {
-    Arena        arena = {0};
-    const char **names;
-    size_t       count;
-    Status       status = file_list_if_there(&arena, path, &names, &count);
-    for (size_t i = 0; i < count && status == OK; i++)
-        if (is_left_over(names[i])) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, names[i]));
-    arena_deinit(&arena);
-    return status;
+    return file_remove_in(path, is_left_over);
 }
 
 Status output_dir_clear(const char *path)
 {
-    Arena        arena = {0};
-    const char **names;
-    size_t       count;
-    Status       status = file_list(&arena, path, &names, &count);
-    for (size_t i = 0; i < count && status == OK; i++)
-        if (is_output(names[i])) status = file_remove_tree(arena_printf(&arena, "%s/%s", path, names[i]));
-    arena_deinit(&arena);
-    return status;
+    return file_remove_in(path, is_output);
 }

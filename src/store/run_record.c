@@ -3,8 +3,9 @@
 
 #include "base/hash.h"
 #include "base/pool.h"
+#include "base/scoped.h"
 #include "config/options.h"
-#include "files/file.h"
+#include "files/json_file.h"
 #include "model/peft.h"
 #include "model/weights.h"
 
@@ -15,6 +16,12 @@
 #include <unistd.h>
 
 enum { MAX_RECORD_BYTES = 16 << 20 };
+
+static size_t line_length(const char *text)
+{
+    size_t len = strcspn(text, "\n");
+    return len + (text[len] == '\n');
+}
 
 /* Whether the key of a line of a run file is of this effect, or of one behind it. */
 static bool has_effect(const char *line, size_t len, OptionEffect least)
@@ -31,18 +38,15 @@ static bool has_effect(const char *line, size_t len, OptionEffect least)
 /* The resolved run file less the keys of these effects, with what belongs to them. */
 static void print_without(const Config *config, OptionEffect least, StrBuf *out)
 {
-    StrBuf all = {0};
-    bool   keep = true;
+    SCOPED_STRBUF(all);
+    bool keep = true;
     config_print(config, &all);
-    for (const char *line = strbuf_cstr(&all); *line;) {
-        size_t len = strcspn(line, "\n");
-        len += line[len] == '\n';
+    for (const char *line = strbuf_cstr(&all); *line; line += line_length(line)) {
+        size_t len = line_length(line);
         if (*line != ' ' && *line != '-')
             keep = *line != '#' && *line != '\n' && !has_effect(line, len, least); /* else it goes on with the key above */
         if (keep) strbuf_append(out, line, len);
-        line += len;
     }
-    strbuf_deinit(&all);
 }
 
 void run_record_shared(const Config *config, StrBuf *out)
@@ -58,17 +62,9 @@ static uint64_t settings_hash(const RunRecord *record, const StrBuf *settings)
 /* Lines of a resolved run file, of a dataset's keys too, as they are where nothing is said. */
 static void print_defaults(StrBuf *out)
 {
-    Config config;
-    Status status = config_parse("defaults", "datasets: [.]", sizeof "datasets: [.]" - 1, NULL, 0, &config, NULL);
-    CHECK(status == OK);
+    SCOPED(config_deinit) Config config;
+    CHECK(config_parse("defaults", "datasets: [.]", sizeof "datasets: [.]" - 1, NULL, 0, &config, NULL) == OK);
     config_print(&config, out);
-    config_deinit(&config);
-}
-
-static size_t line_length(const char *text)
-{
-    size_t len = strcspn(text, "\n");
-    return len + (text[len] == '\n');
 }
 
 /* Whether a line of `text` begins with these bytes. */
@@ -82,14 +78,13 @@ static bool has_line(const char *text, const char *begin, size_t len)
 /* The lines of `now` without those of keys that `before` lacks and that have their default: a program that had no such key wrote it. */
 static void print_as_before(const char *before, const char *now, StrBuf *out)
 {
-    StrBuf defaults = {0};
+    SCOPED_STRBUF(defaults);
     print_defaults(&defaults);
     for (const char *line = now; *line; line += line_length(line)) {
         size_t len = line_length(line), key = strcspn(line, ":");
         if (has_line(before, line, key < len ? key + 1 : len) || !has_line(strbuf_cstr(&defaults), line, len))
             strbuf_append(out, line, len);
     }
-    strbuf_deinit(&defaults);
 }
 
 void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out)
@@ -103,10 +98,9 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     if (model->module->objective) out->objective = hash_bytes(model->module->objective->text, model->module->objective->len, 0);
     for (int i = 0; i < model->num_namespaces; i++)
         out->objective = hash_bytes(model->namespaces[i]->config_text.data, model->namespaces[i]->config_text.len, out->objective);
-    StrBuf said = {0};
+    SCOPED_STRBUF(said);
     print_as_before("", strbuf_cstr(&out->settings), &said);
     out->said_hash = settings_hash(out, &said);
-    strbuf_deinit(&said);
     char *folder = getcwd(NULL, 0);
     if (folder) strbuf_puts(&out->folder, folder);
     free(folder);
@@ -197,12 +191,10 @@ static const char *place_of(Arena *arena, Str path, const StrBuf *folder)
 
 static bool is_same_place(const RunRecord *before, Str there, const RunRecord *now, Str here)
 {
-    Arena arena = {0};
+    SCOPED_ARENA(arena);
     if (!there.data || !here.data) return false;
     const char *a = place_of(&arena, there, &before->folder), *b = place_of(&arena, here, &now->folder);
-    bool        same = a && b && strcmp(a, b) == 0;
-    arena_deinit(&arena);
-    return same;
+    return a && b && strcmp(a, b) == 0;
 }
 
 /* The settings of before, with the paths of this run's spelling where they lead to the same place. here: this run's settings. */
@@ -228,14 +220,13 @@ static bool same_settings(const RunRecord *before, const RunRecord *now, const S
 
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference)
 {
-    StrBuf respelled = {0}, here = {0};
+    SCOPED_STRBUF(respelled);
+    SCOPED_STRBUF(here);
     if (before->hash == now->hash) return true;
     print_as_before(strbuf_cstr(&before->settings), strbuf_cstr(&now->settings), &here);
     respell(before, now, strbuf_cstr(&here), &respelled);
     bool same = same_settings(before, now, &respelled, &here);
     if (!same) run_record_difference(strbuf_cstr(&respelled), strbuf_cstr(&here), difference);
-    strbuf_deinit(&respelled);
-    strbuf_deinit(&here);
     if (same) return true;
     if (strstr(strbuf_cstr(difference), "\"gradient_accumulation_steps:"))
         strbuf_puts(difference, ", each that of all ranks: gpus times the key; change both");
@@ -261,37 +252,42 @@ const char *run_record_changed_input(const RunRecord *before, const RunRecord *n
     return differ(before->data, now->data) ? "the datasets, or how they are tokenized," : NULL;
 }
 
-static Status fold_files(const StFile *file, ThreadPool *pool, uint64_t *hash, uint64_t *stamp)
+/* Folds the hash of each of a model's files into *hash. */
+static Status fold_files(const StFile *file, ThreadPool *pool, uint64_t *hash)
 {
     const char *path;
-    bool        settled = true;
     for (size_t i = 0; (path = st_path_at(file, i)); i++) {
-        uint64_t value = 0;
-        if (hash)
-            TRY(file_hash_parts(pool, path, &value));
-        else
-            value = file_stamp(path);
-        settled &= value != 0;
-        if (hash)
-            *hash = hash_bytes(&value, sizeof value, *hash);
-        else
-            *stamp = hash_bytes(&value, sizeof value, *stamp);
+        uint64_t value;
+        TRY(file_hash_parts(pool, path, &value));
+        *hash = hash_bytes(&value, sizeof value, *hash);
     }
-    if (stamp && !settled) *stamp = 0;
     return OK;
+}
+
+/* The stamps of a model's files as one; 0: one of them isn't known. */
+static uint64_t stamp_files(const StFile *file)
+{
+    const char *path;
+    uint64_t    stamp = 0;
+    for (size_t i = 0; (path = st_path_at(file, i)); i++) {
+        uint64_t value = file_stamp(path);
+        if (!value) return 0;
+        stamp = hash_bytes(&value, sizeof value, stamp);
+    }
+    return stamp;
 }
 
 Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out)
 {
     ThreadPool *pool;
     TRY(hf_model_open_weights(model));
-    TRY(fold_files(model->weights, NULL, NULL, &out->base_stamp));
+    out->base_stamp = stamp_files(model->weights);
     if (out->base_stamp && out->base_stamp == before->base_stamp) {
         out->base = before->base;
         return OK;
     }
     TRY(pool_create(threads, &pool));
-    Status status = fold_files(model->weights, pool, &out->base, NULL);
+    Status status = fold_files(model->weights, pool, &out->base);
     if (status == OK) status = weights_check_finite(model, pool);
     pool_destroy(pool);
     return status;
@@ -299,16 +295,38 @@ Status run_record_base(HfModel *model, const RunRecord *before, int threads, Run
 
 Status run_record_adapter(const char *dir, RunRecord *out)
 {
-    StFile  *tensors;
-    char     path[4096];
+    SCOPED(st_close_at) StFile *tensors = NULL;
+    SCOPED_ARENA(arena);
     uint64_t config = 0;
-    snprintf(path, sizeof path, "%s/adapter_config.json", dir);
-    TRY(file_hash_parts(NULL, path, &config));
+    TRY(file_hash_parts(NULL, arena_printf(&arena, "%s/adapter_config.json", dir), &config));
     TRY(peft_open_tensors(dir, &tensors));
     out->adapter = hash_bytes(&config, sizeof config, 0);
-    Status status = fold_files(tensors, NULL, &out->adapter, NULL);
-    st_close(tensors);
-    return status;
+    return fold_files(tensors, NULL, &out->adapter);
+}
+
+/* ---- the file ---- */
+
+/* A hash of the file. */
+typedef struct HashKey {
+    const char *key;
+    size_t      offset;  /* in RunRecord */
+    bool        is_rare; /* a 0 isn't written */
+} HashKey;
+
+static const HashKey hash_keys[] = {
+    {"settings_hash", offsetof(RunRecord, hash), false},
+    {"base", offsetof(RunRecord, base), false},
+    {"base_stamp", offsetof(RunRecord, base_stamp), false},
+    {"tokenizer", offsetof(RunRecord, tokenizer), false},
+    {"data", offsetof(RunRecord, data), false},
+    {"adapter", offsetof(RunRecord, adapter), true},
+    {"objective", offsetof(RunRecord, objective), true},
+};
+enum { NUM_HASHES = sizeof hash_keys / sizeof *hash_keys };
+
+static uint64_t *hash_at(const RunRecord *record, const HashKey *key)
+{
+    return (uint64_t *)((char *)record + key->offset);
 }
 
 /* An absent version is 1, an absent time isn't known. */
@@ -320,72 +338,50 @@ static bool get_numbers(const JsonValue *root, int64_t *began)
 }
 
 /* An absent hash is 0. */
-static bool get_hash(const JsonValue *root, const char *key, uint64_t *out)
+static bool get_hashes(const JsonValue *root, RunRecord *out)
 {
-    const char *text;
-    *out = 0;
-    return !json_get(root, key) || (json_get_str(root, key, &text) && hash_parse(text, out));
+    for (int i = 0; i < NUM_HASHES; i++) {
+        const char *key = hash_keys[i].key, *text;
+        if (json_get(root, key) && !(json_get_str(root, key, &text) && hash_parse(text, hash_at(out, &hash_keys[i])))) return false;
+    }
+    return json_get(root, hash_keys[0].key);
 }
 
 Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before)
 {
-    Arena       arena = {0};
-    const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings = "", *folder = "";
-    Str         text;
+    SCOPED_ARENA(arena);
+    const char *path = arena_printf(&arena, "%s/run.json", output_dir), *settings, *folder;
     JsonValue   root;
-    bool        finished = false;
+    bool        finished, is_there;
     *out = RUN_ABSENT;
     *before = (RunRecord){0};
-    bool   is_there;
-    Status status = file_exists(path, &is_there);
-    if (status != OK || !is_there) {
-        arena_deinit(&arena);
-        return status;
-    }
-    status = file_read(&arena, path, MAX_RECORD_BYTES, &text);
-    if (status == OK) status = json_parse(&arena, path, text.data, text.len, &root);
-    if (status == OK &&
-        !(json_get_bool(&root, "finished", &finished) && json_get_str(&root, "settings", &settings) && json_get(&root, "settings_hash") &&
-          get_hash(&root, "settings_hash", &before->hash) && get_hash(&root, "base", &before->base) &&
-          get_hash(&root, "base_stamp", &before->base_stamp) && get_hash(&root, "tokenizer", &before->tokenizer) &&
-          get_hash(&root, "adapter", &before->adapter) && get_hash(&root, "objective", &before->objective) &&
-          get_hash(&root, "data", &before->data) && get_numbers(&root, &before->began)))
-        status = status_fail(ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
-    if (status == OK) *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
-    if (status == OK) strbuf_puts(&before->settings, settings);
-    if (status == OK && json_get_str(&root, "folder", &folder)) strbuf_puts(&before->folder, folder);
-    if (status == OK && !json_get_int(&root, "batch", &before->batch))
+    TRY(file_exists(path, &is_there));
+    if (!is_there) return OK;
+    TRY(json_file_read(&arena, path, MAX_RECORD_BYTES, &root));
+    FAIL_IF(!json_get_bool(&root, "finished", &finished) || !json_get_str(&root, "settings", &settings) || !get_hashes(&root, before) ||
+                !get_numbers(&root, &before->began),
+            ERR_INVALID, "%s isn't a record of this program; name another output_dir, or remove it", path);
+    *out = finished ? RUN_FINISHED : RUN_UNFINISHED;
+    strbuf_puts(&before->settings, settings);
+    if (json_get_str(&root, "folder", &folder)) strbuf_puts(&before->folder, folder);
+    if (!json_get_int(&root, "batch", &before->batch))
         before->batch = setting(settings, "per_device_train_batch_size") * setting(settings, "gradient_accumulation_steps");
-    arena_deinit(&arena);
-    return status;
-}
-
-static void put_hash(StrBuf *out, const char *key, uint64_t hash)
-{
-    strbuf_printf(out, ",\n  \"%s\": \"%016llx\"", key, (unsigned long long)hash);
+    return OK;
 }
 
 Status run_record_write(const char *output_dir, const RunRecord *record, bool finished)
 {
-    StrBuf text = {0};
-    char   path[4096];
-    snprintf(path, sizeof path, "%s/run.json", output_dir);
+    SCOPED_ARENA(arena);
+    SCOPED_STRBUF(text);
     strbuf_printf(&text, "{\n  \"version\": 1,\n  \"finished\": %s", finished ? "true" : "false");
-    put_hash(&text, "settings_hash", record->hash);
-    put_hash(&text, "base", record->base);
-    put_hash(&text, "base_stamp", record->base_stamp);
-    put_hash(&text, "tokenizer", record->tokenizer);
-    put_hash(&text, "data", record->data);
-    if (record->adapter) put_hash(&text, "adapter", record->adapter);
-    if (record->objective) put_hash(&text, "objective", record->objective);
-    strbuf_printf(&text, ",\n  \"began\": %lld", (long long)record->began);
-    strbuf_puts(&text, ",\n  \"folder\": ");
+    for (int i = 0; i < NUM_HASHES; i++) {
+        uint64_t hash = *hash_at(record, &hash_keys[i]);
+        if (hash || !hash_keys[i].is_rare) strbuf_printf(&text, ",\n  \"%s\": \"%016llx\"", hash_keys[i].key, (unsigned long long)hash);
+    }
+    strbuf_printf(&text, ",\n  \"began\": %lld,\n  \"folder\": ", (long long)record->began);
     json_write_string(&text, strbuf_cstr(&record->folder), record->folder.len);
-    strbuf_printf(&text, ",\n  \"batch\": %lld", (long long)record->batch);
-    strbuf_puts(&text, ",\n  \"settings\": ");
+    strbuf_printf(&text, ",\n  \"batch\": %lld,\n  \"settings\": ", (long long)record->batch);
     json_write_string(&text, record->settings.data, record->settings.len);
     strbuf_puts(&text, "\n}\n");
-    Status status = file_write_atomic(path, text.data, text.len);
-    strbuf_deinit(&text);
-    return status;
+    return file_write_atomic(arena_printf(&arena, "%s/run.json", output_dir), text.data, text.len);
 }

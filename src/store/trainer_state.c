@@ -1,6 +1,8 @@
 /* The log history is that of metrics.jsonl under other names. */
 #include "store/trainer_state.h"
 
+#include "base/scoped.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -94,7 +96,7 @@ void trainer_state_text(const History *history, const TrainState *state, const T
 {
     static const History none = {.logging_steps = 1};
     const History       *h = history ? history : &none;
-    StrBuf               entries = {0};
+    SCOPED_STRBUF(entries);
     add_entries(&entries, h, facts);
     if (facts->finished) add_closing(&entries, state, facts, h);
     write_best(out, &h->trend, facts);
@@ -111,5 +113,4 @@ void trainer_state_text(const History *history, const TrainState *state, const T
     json_write_double(out, facts->flops_per_step * (double)state->step);
     strbuf_printf(out, ",\n  \"train_batch_size\": %lld,\n  \"trial_name\": null,\n  \"trial_params\": null\n}\n",
                   (long long)facts->batch_size);
-    strbuf_deinit(&entries);
 }

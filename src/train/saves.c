@@ -3,6 +3,7 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "log/report.h"
 #include "model/weights.h"
 #include "train/best.h"
@@ -143,7 +144,7 @@ void trainer_report(Trainer *t, bool finished)
 Status trainer_save(Trainer *t)
 {
     SaveContext context;
-    StrBuf      text = {0};
+    SCOPED_STRBUF(text);
     MetricsMark mark = {0};
     Status      status = trainer_agree(t, trainer_leads(t) ? metrics_sync(t->metrics, &mark) : OK);
     if (status == OK) trainer_sync_events(t);
@@ -157,7 +158,6 @@ Status trainer_save(Trainer *t)
     if (status == OK) status = trainer_context(t, false, &text, &context);
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
-    strbuf_deinit(&text);
     t->saved_at = trainer_seconds();
     t->save_is_asked = false;
     if (status != OK) return status;

@@ -3,6 +3,7 @@
 #include "train/trainer_internal.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "model/peft.h"
 #include "model/weights.h"
 #include "setup/lora.h"
@@ -61,27 +62,20 @@ static Status check_step(const Trainer *t, const TrainState *state, int64_t tota
 /* Settings and inputs of the run that is there against this one's. */
 static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
 {
-    const char *dir = t->config->output_dir;
-    StrBuf      difference = {0};
-    Status      status = OK;
-    if (finished)
-        TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began,
-                          &t->record.data)); /* else its checkpoint tells, once opened */
+    SCOPED_STRBUF(difference);
+    const char *dir = t->config->output_dir, *kind = finished ? "finished" : "unfinished";
+    if (finished) /* else its checkpoint tells, once opened */
+        TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began, &t->record.data));
     const char *input = run_record_changed_input(before, &t->record);
-    if (!run_record_same_settings(before, &t->record, &difference))
-        status =
-            status_fail(ERR_INVALID,
-                        "%s holds %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
-                        "from its checkpoint with the new settings, or false to start anew in its place",
-                        dir, finished ? "a finished" : "an unfinished", strbuf_cstr(&difference));
-    else if (input)
-        status = status_fail(
-            ERR_INVALID,
+    FAIL_IF(!run_record_same_settings(before, &t->record, &difference), ERR_INVALID,
+            "%s holds %s %s run with other settings (%s). Name another output_dir; or set resume_from_checkpoint: true to go on "
+            "from its checkpoint with the new settings, or false to start anew in its place",
+            dir, finished ? "a" : "an", kind, strbuf_cstr(&difference));
+    FAIL_IF(input, ERR_INVALID,
             "%s were changed since the %s run in %s was made. Name another output_dir; or set resume_from_checkpoint: true to go "
             "on from its checkpoint with them, or false to start anew in its place",
-            input, finished ? "finished" : "unfinished", dir);
-    strbuf_deinit(&difference);
-    return status;
+            input, kind, dir);
+    return OK;
 }
 
 /* All parameters go on from all parameters, an adapter from an adapter, over weights of the same format: in another they are other weights.
@@ -116,9 +110,8 @@ static bool read_writer(Trainer *t, RunRecord *out)
 /* An adapter means nothing on other weights than it was trained on, whatever else may change. */
 static Status refuse_other_base(Trainer *t)
 {
-    RunRecord writer;
-    bool      is_other = read_writer(t, &writer) && writer.base && t->record.base && writer.base != t->record.base;
-    run_record_deinit(&writer);
+    SCOPED(run_record_deinit) RunRecord writer = {0};
+    bool is_other = read_writer(t, &writer) && writer.base && t->record.base && writer.base != t->record.base;
     FAIL_IF(is_other, ERR_INVALID,
             "the adapter of %s was trained on other weights than %s holds: they were changed since. Put the old ones back; or start a new "
             "adapter: name another output_dir, or set resume_from_checkpoint: false",
@@ -153,41 +146,34 @@ static Status without_record(Trainer *t)
 /* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
-    const Config *c = t->config;
-    RunPresence   presence;
-    RunRecord     before;
-    TrainState    state;
-    int64_t       began;
+    const Config                       *c = t->config;
+    RunPresence                         presence;
+    TrainState                          state;
+    int64_t                             began;
+    SCOPED(run_record_deinit) RunRecord before = {0};
     TRY(run_data_began(c, &began));
     run_record_make(t->run_file, t->model, t->place.world, began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
     t->is_first = status == OK && presence == RUN_ABSENT;
-    if (status == ERR_INVALID)
-        status = without_record(t);
-    else if (status == OK)
-        status = choose_checkpoint(t, presence);
-    if (status == OK && t->resume_path[0]) status = checkpoint_read_state(t->resume_path, &state);
-    if (status == OK && t->resume_path[0] && c->max_steps > 0) status = check_step(t, &state, c->max_steps);
-    if (status == OK && !c->from_scratch) status = run_record_base(t->model, &before, (int)c->threads, &t->record);
-    if (status == OK && c->adapter) status = run_record_adapter(c->adapter, &t->record);
-    bool finished = presence == RUN_FINISHED && resume_is(t, "auto");
-    bool going_on = presence == RUN_UNFINISHED && resume_is(t, "auto") && t->resume_path[0];
-    if (status == OK && (finished || going_on)) status = refuse_changes(t, &before, finished);
-    if (status == OK && t->resume_path[0] && c->lora) status = refuse_other_base(t);
-    if (status == OK && t->resume_path[0]) status = trainer_refuse_other_kind(t);
-    if (status == OK && t->resume_path[0]) status = refuse_other_tokens(t);
-    if (status == OK && presence == RUN_ABSENT && resume_is(t, "auto") && t->resume_path[0] &&
-        !run_record_has_hash(&t->record, state.settings_hash))
-        status = status_fail(
-            ERR_INVALID,
+    if (status != OK && status != ERR_INVALID) return status;
+    TRY(status == OK ? choose_checkpoint(t, presence) : without_record(t));
+    bool goes_on = t->resume_path[0], is_auto = resume_is(t, "auto"), finished = is_auto && presence == RUN_FINISHED;
+    if (goes_on) TRY(checkpoint_read_state(t->resume_path, &state));
+    if (goes_on && c->max_steps > 0) TRY(check_step(t, &state, c->max_steps));
+    if (!c->from_scratch) TRY(run_record_base(t->model, &before, (int)c->threads, &t->record));
+    if (c->adapter) TRY(run_record_adapter(c->adapter, &t->record));
+    if (finished || (is_auto && presence == RUN_UNFINISHED && goes_on)) TRY(refuse_changes(t, &before, finished));
+    *out_finished = finished;
+    if (!goes_on) return OK;
+    if (c->lora) TRY(refuse_other_base(t));
+    TRY(trainer_refuse_other_kind(t));
+    TRY(refuse_other_tokens(t));
+    FAIL_IF(is_auto && presence == RUN_ABSENT && !run_record_has_hash(&t->record, state.settings_hash), ERR_INVALID,
             "%s was made with other settings (or another config.json of the model); which ones isn't known, as run.json is gone. Name "
-            "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its "
-            "place",
+            "another output_dir; or set resume_from_checkpoint: true to go on with the new settings, or false to start anew in its place",
             t->resume_path);
-    *out_finished = status == OK && finished;
-    run_record_deinit(&before);
-    return status;
+    return OK;
 }
 
 /* What rank 0 found, as the others are told. */
@@ -272,12 +258,10 @@ Status trainer_look_at_output(Trainer *t, bool *out_finished)
 /* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
 static Status continues_output(const Trainer *t, bool *out)
 {
-    Arena arena = {0};
+    SCOPED_ARENA(arena);
     *out = false;
     if (!t->resume_path[0]) return OK;
-    Status status = file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir, out);
-    arena_deinit(&arena);
-    return status;
+    return file_is_same(arena_printf(&arena, "%s/..", t->resume_path), t->config->output_dir, out);
 }
 
 static int64_t divide_up(int64_t steps, int64_t every)
@@ -316,17 +300,15 @@ static void tell_cursor(const Trainer *t, int64_t rows)
 
 Status trainer_place_cursor(Trainer *t)
 {
-    int64_t   all = loader_total_rows(t->data.train);
-    RunRecord writer = {0};
+    int64_t                             all = loader_total_rows(t->data.train);
+    bool                                continues;
+    SCOPED(run_record_deinit) RunRecord writer = {0};
     t->record.batch = loader_rows_per_step(t->data.train);
     if (!t->resume_path[0]) return OK;
     TRY(checkpoint_read_state(t->resume_path, &t->state));
     if (!read_writer(t, &writer) || !writer.batch) writer.batch = t->record.batch;
-    bool   continues = false;
-    Status status = continues_output(t, &continues);
+    TRY(continues_output(t, &continues));
     if (continues) t->record.batch = writer.batch;
-    run_record_deinit(&writer);
-    TRY(status);
     int64_t rows = t->state.rows >= 0 ? t->state.rows : rows_of_steps(t, writer.batch);
     FAIL_IF(all >= 0 && rows > all, ERR_INVALID,
             "%s is of step %lld, until which %lld sequences were seen, the run ends with sequence %lld; raise max_steps or num_epochs",
@@ -459,14 +441,12 @@ static Status find_shards(Arena *arena, const char *path, bool *out)
 void trainer_drop_output(Trainer *t)
 {
     const char *path = t->config->output_dir;
-    char        part[4096];
-    char        message[STATUS_MESSAGE_BYTES];
-    Arena       arena = {0};
-    bool        found = false;
+    char        part[4096], message[STATUS_MESSAGE_BYTES];
+    SCOPED_ARENA(arena);
+    bool found = false;
     if (t->made_from < 0) return;
     snprintf(message, sizeof message, "%s", status_message());
     Status ignored = find_shards(&arena, path, &found);
-    arena_deinit(&arena);
     if (ignored == OK && !found) ignored = file_remove_tree(path);
     (void)ignored;
     snprintf(part, sizeof part, "%s", found || ignored != OK ? "" : path);
