@@ -2,6 +2,7 @@
 #include "log/metrics.h"
 
 #include "base/hash.h"
+#include "base/scoped.h"
 #include "files/append.h"
 #include "files/file.h"
 
@@ -87,7 +88,7 @@ static void see_line(Reading *r, const char *line, size_t len)
 /* A last line without its end is torn: it is cut off. */
 static Status read_lines(Reading *r, int fd)
 {
-    StrBuf  text = {0};
+    SCOPED_STRBUF(text);
     Status  status = OK;
     ssize_t n;
     do {
@@ -107,7 +108,6 @@ static Status read_lines(Reading *r, int fd)
             status = status_fail(ERR_INVALID, "%s: line %lld has more than %d MiB, which no run of this program wrote; move the file away",
                                  r->metrics->path, (long long)r->line + 1, MOST_LINE_BYTES >> 20);
     } while (status == OK && n > 0);
-    strbuf_deinit(&text);
     return status;
 }
 
@@ -264,13 +264,11 @@ Status metrics_gap(Metrics *metrics, int64_t from, int64_t step)
 
 Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const char *text, size_t len)
 {
-    StrBuf line = {0};
+    SCOPED_STRBUF(line);
     strbuf_printf(&line, "{\"log\":\"sample\",\"time\":%.3f,\"step\":%lld,\"prompt\":", now(), (long long)step);
     json_write_string(&line, prompt, strlen(prompt));
     strbuf_puts(&line, ",\"text\":");
     json_write_string(&line, text, len);
     strbuf_puts(&line, "}\n");
-    Status status = append_line(metrics, line.data, line.len);
-    strbuf_deinit(&line);
-    return status;
+    return append_line(metrics, line.data, line.len);
 }

@@ -2,6 +2,7 @@
 #include "log/report.h"
 
 #include "base/log.h"
+#include "base/scoped.h"
 #include "files/file.h"
 
 #include <stdio.h>
@@ -80,7 +81,7 @@ static void write_trend(StrBuf *out, const EvalTrend *trend, int64_t kept_best)
 
 static void write_data(const History *h, const ReportFacts *f, StrBuf *out)
 {
-    StrBuf      settings = {0};
+    SCOPED_STRBUF(settings);
     const char *slash = strrchr(f->config->output_dir, '/');
     config_print(f->config, &settings);
     strbuf_printf(out, "{\"finished\":%s,\"step\":%lld,\"total\":%lld,\"skipped\":%lld,\"flops\":%.6g,\"of_limit\":%.6g",
@@ -103,7 +104,6 @@ static void write_data(const History *h, const ReportFacts *f, StrBuf *out)
     strbuf_puts(out, "],\"samples\":[");
     write_samples(out, h);
     strbuf_puts(out, "]}");
-    strbuf_deinit(&settings);
 }
 
 /* Text in a script element must not close it. */
@@ -119,15 +119,13 @@ static void append_escaped(StrBuf *out, const char *text, size_t len)
 
 static Status write_page(const StrBuf *data, const char *path)
 {
-    StrBuf      page = {0};
+    SCOPED_STRBUF(page);
     const char *marker = strstr(report_page, MARKER);
     CHECK(marker);
     strbuf_append(&page, report_page, (size_t)(marker - report_page));
     append_escaped(&page, data->data, data->len);
     strbuf_append(&page, marker + strlen(MARKER), (size_t)(report_page_end - marker) - strlen(MARKER));
-    Status status = file_write_atomic(path, page.data, page.len);
-    strbuf_deinit(&page);
-    return status;
+    return file_write_atomic(path, page.data, page.len);
 }
 
 static void write_run(StrBuf *out, const ReportRun *run)
@@ -146,27 +144,23 @@ static void write_run(StrBuf *out, const ReportRun *run)
 
 Status report_compare(const ReportRun *runs, size_t count, const char *path)
 {
-    StrBuf data = {0};
+    SCOPED_STRBUF(data);
     strbuf_puts(&data, REPORT_MARK);
     for (size_t i = 0; i < count; i++) {
         if (i) strbuf_putc(&data, ',');
         write_run(&data, &runs[i]);
     }
     strbuf_puts(&data, "]}");
-    Status status = write_page(&data, path);
-    strbuf_deinit(&data);
-    return status;
+    return write_page(&data, path);
 }
 
 void report_update(const History *history, const ReportFacts *facts)
 {
-    StrBuf data = {0};
-    char   path[4096];
+    SCOPED_STRBUF(data);
+    char path[4096];
     write_data(history, facts, &data);
     snprintf(path, sizeof path, "%s/report.html", facts->config->output_dir);
-    Status status = write_page(&data, path);
-    strbuf_deinit(&data);
-    if (status == OK) return;
+    if (write_page(&data, path) == OK) return;
     log_warn("report.html wasn't written: %s", status_message());
     status_clear();
 }
