@@ -77,8 +77,7 @@ typedef struct Exchange {
 Status http_open(Http **out)
 {
     static const char *const names[] = {"libcurl.so.4", "libcurl-gnutls.so.4"};
-    Http                    *http = calloc(1, sizeof *http);
-    if (!http) fatal_out_of_memory(sizeof *http);
+    Http                    *http = calloc_or_end(1, sizeof *http);
     for (size_t i = 0; i < sizeof names / sizeof *names && !http->library; i++) http->library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
     const struct {
         const char *name;
@@ -277,11 +276,8 @@ static Status follow(Http *http, const HttpRequest *request, HttpResponse *out, 
         FAIL_IF(strncasecmp(url->data, "https:", 6) == 0 && strncasecmp(next, "https:", 6) != 0, ERR_IO,
                 "%s: the server redirects from https to %.200s, which isn't safe", url->data, next);
         left = left || leaves;
-        char *copy = strdup(next); /* `next` is the handle's */
-        if (!copy) fatal_out_of_memory(strlen(next));
-        strbuf_clear(url);
-        strbuf_puts(url, copy);
-        free(copy);
+        strbuf_clear(url); /* no part of `next`, which is the handle's */
+        strbuf_puts(url, next);
     }
 }
 

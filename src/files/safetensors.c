@@ -134,8 +134,7 @@ static StTensor *tensor_push(StFile *file)
 {
     if (file->count == file->capacity) {
         file->capacity = file->capacity ? file->capacity * 2 : 32;
-        file->tensors = realloc(file->tensors, file->capacity * sizeof *file->tensors);
-        if (!file->tensors) fatal_out_of_memory(file->capacity * sizeof *file->tensors);
+        file->tensors = realloc_or_end(file->tensors, file->capacity * sizeof *file->tensors);
     }
     return memset(&file->tensors[file->count++], 0, sizeof *file->tensors);
 }
@@ -314,11 +313,9 @@ Status st_require(const StFile *file, const char *name, const StTensor **out)
 {
     *out = st_find(file, name);
     if (*out) return OK;
-    const char **names = malloc((file->count + 1) * sizeof *names);
-    if (!names) fatal_out_of_memory(file->count * sizeof *names);
+    SCOPED_ARRAY(const char *, names, file->count + 1);
     for (size_t i = 0; i < file->count; i++) names[i] = file->tensors[i].name;
     const char *near = nearest_name(name, names, file->count);
-    free(names);
     FAIL(ERR_NOT_FOUND, "%s: no tensor \"%s\" among its %zu%s%s%s", file->path, name, file->count, near ? "; the nearest is \"" : "",
          near ? near : "", near ? "\"" : "");
 }

@@ -127,8 +127,7 @@ static Status open_file(Metrics *m, const MetricsMark *mark)
 
 Status metrics_open(const char *path, const MetricsMark *mark, int64_t logging_steps, Metrics **out)
 {
-    Metrics *metrics = calloc(1, sizeof *metrics);
-    if (!metrics) fatal_out_of_memory(sizeof *metrics);
+    Metrics *metrics = calloc_or_end(1, sizeof *metrics);
     metrics->file = (AppendFile){.fd = -1, .path = metrics->path};
     snprintf(metrics->path, sizeof metrics->path, "%s", path);
     history_init(&metrics->history, logging_steps);

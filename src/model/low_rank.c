@@ -3,6 +3,7 @@
  * The best vectors begin the next basis, until w^T w turns them by less than TOLERANCE. All in double; each sum has a fixed order. */
 #include "model/low_rank.h"
 
+#include "base/scoped.h"
 #include "base/philox.h"
 
 #include <math.h>
@@ -12,11 +13,9 @@
 enum { MORE = 8, DEPTH = 6, MOST_ROUNDS = 12, EXACT_DIM = 160, STRIP = 64 };
 #define TOLERANCE 1e-8
 
-static double *doubles(int64_t count)
+static double *doubles(Arena *arena, int64_t count)
 {
-    double *data = calloc((size_t)count + 1, sizeof *data);
-    if (!data) fatal_out_of_memory((size_t)count * sizeof *data);
-    return data;
+    return arena_array(arena, double, count);
 }
 
 /* ---- products with the matrix ---- */
@@ -192,8 +191,10 @@ static void grow(const Matrix *a, Basis *basis)
  * largest eigenvalue. */
 static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, double *values)
 {
+    SCOPED_ARENA(arena);
     int64_t d = basis->d, n = basis->n;
-    double *h = doubles(d * d), *vectors = doubles(d * d), *best = doubles(keep * n), *images = doubles(keep * n), worst = 0;
+    double *h = doubles(&arena, d * d), *vectors = doubles(&arena, d * d), *best = doubles(&arena, keep * n),
+           *images = doubles(&arena, keep * n), worst = 0;
     while (basis->num_images < d) make_images(a, basis, d - basis->num_images < keep ? d - basis->num_images : keep);
     for (int64_t i = 0; i < d; i++)
         for (int64_t k = 0; k <= i; k++) h[i * d + k] = h[k * d + i] = dot(basis->rows + i * n, basis->images + k * n, n);
@@ -216,24 +217,21 @@ static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, dou
     memcpy(basis->rows, best, (size_t)(keep * n) * sizeof *best);
     memcpy(basis->images, images, (size_t)(keep * n) * sizeof *images);
     basis->d = basis->num_images = keep;
-    free(images);
-    free(h);
-    free(vectors);
-    free(best);
     return values[0] > 0 ? worst / values[0] : 0;
 }
 
 /* v (r, n): the largest eigenvectors as rows. */
 static double largest_vectors(const Matrix *a, int64_t r, double *v)
 {
+    SCOPED_ARENA(arena);
     int64_t n = a->n, block = r + MORE < n ? r + MORE : n, most = n <= EXACT_DIM ? n : block * DEPTH < n ? block * DEPTH : n;
     Basis   basis = {.n = n,
                      .most = most,
-                     .rows = doubles(most * n),
-                     .images = doubles(most * n),
-                     .turned = doubles(n * block),
-                     .product = doubles(n * block)};
-    double *values = doubles(block), residual = 1;
+                     .rows = doubles(&arena, most * n),
+                     .images = doubles(&arena, most * n),
+                     .turned = doubles(&arena, n * block),
+                     .product = doubles(&arena, n * block)};
+    double *values = doubles(&arena, block), residual = 1;
     for (int64_t tries = 0; basis.d < block && tries < 4 * block; tries++) {
         draw(basis.rows + basis.d * n, n, tries * n);
         if (orthogonalise(basis.rows, basis.d, n)) basis.d++;
@@ -253,18 +251,14 @@ static double largest_vectors(const Matrix *a, int64_t r, double *v)
             if (fabs(row[c]) > fabs(row[at])) at = c;
         for (int64_t c = 0; c < n; c++) v[i * n + c] = row[at] < 0 ? -row[c] : row[c];
     }
-    free(basis.rows);
-    free(basis.images);
-    free(basis.turned);
-    free(basis.product);
-    free(values);
     return residual;
 }
 
 void low_rank_svd(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_t r, float *a, float *b, double *out_residual)
 {
-    Matrix  matrix = {pool, w, m, n, doubles(m * (r + MORE < n ? r + MORE : n))};
-    double *v = doubles(r * n), *turned = doubles(n * r), *u = doubles(m * r);
+    SCOPED_ARENA(arena);
+    Matrix  matrix = {pool, w, m, n, doubles(&arena, m * (r + MORE < n ? r + MORE : n))};
+    double *v = doubles(&arena, r * n), *turned = doubles(&arena, n * r), *u = doubles(&arena, m * r);
     *out_residual = largest_vectors(&matrix, r, v);
     turn(v, r, n, turned);
     times(&matrix, turned, r, u); /* columns u s */
@@ -275,10 +269,6 @@ void low_rank_svd(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_
         for (int64_t i = 0; i < m; i++) b[i * r + k] = (float)(root > 0 ? u[i * r + k] / root : 0);
         for (int64_t c = 0; c < n; c++) a[k * n + c] = (float)(root * v[k * n + c]);
     }
-    free(matrix.between);
-    free(v);
-    free(turned);
-    free(u);
 }
 
 /* ---- QR ---- */
@@ -325,9 +315,9 @@ static void choose_reflection(Reflection *f, double *v)
 
 void low_rank_qr(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_t r, float *a, float *b)
 {
-    double     *all = doubles(m * n), *vs = doubles(r * m), *q = doubles(m * r);
-    Reflection *steps = calloc((size_t)r + 1, sizeof *steps);
-    if (!steps) fatal_out_of_memory((size_t)r * sizeof *steps);
+    SCOPED_ARENA(arena);
+    double     *all = doubles(&arena, m * n), *vs = doubles(&arena, r * m), *q = doubles(&arena, m * r);
+    Reflection *steps = arena_array(&arena, Reflection, r);
     for (int64_t i = 0; i < m * n; i++) all[i] = (double)w[i];
     for (int64_t k = 0; k < r; k++) {
         steps[k] = (Reflection){.w = all, .m = m, .n = n, .k = k};
@@ -344,8 +334,4 @@ void low_rank_qr(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_t
         reflect(pool, &of_q);
     }
     for (int64_t i = 0; i < m * r; i++) b[i] = (float)q[i];
-    free(all);
-    free(vs);
-    free(q);
-    free(steps);
 }

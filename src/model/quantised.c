@@ -385,8 +385,7 @@ const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)
     const StTensor *part = &q->parts[k];
     if (k == q->made.num_parts) return &q->offset;
     if (q->format != QUANTISED_FP8 || k != QUANTISED_SCALES || part->dtype == ST_F32) return part->data;
-    *scratch = realloc(*scratch, (size_t)part->numel * sizeof **scratch);
-    if (!*scratch) fatal_out_of_memory((size_t)part->numel * sizeof **scratch);
+    *scratch = realloc_or_end(*scratch, (size_t)part->numel * sizeof **scratch);
     Status status = st_to_f32(part, 0, part->numel, *scratch);
     CHECK(status == OK); /* a dtype of floats */
     return *scratch;

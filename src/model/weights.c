@@ -184,8 +184,7 @@ static Status read_transposed(FileSource *source, const Param *param, int64_t ro
     const StTensor *tensor;
     int64_t         cols = param->type.dim[1];
     TRY(find_tensor(source, param, 0, &tensor));
-    source->column = realloc(source->column, (size_t)count * sizeof *source->column);
-    if (!source->column) fatal_out_of_memory((size_t)count * sizeof *source->column);
+    source->column = realloc_or_end(source->column, (size_t)count * sizeof *source->column);
     for (int64_t c = 0; c < cols; c++) {
         TRY(st_to_f32(tensor, c * param->type.dim[0] + row, count, source->column));
         for (int64_t r = 0; r < count; r++) out[r * cols + c] = source->column[r];

@@ -1,5 +1,5 @@
 /* The JSON reader and writer. */
-#include "base/json.h"
+#include "base/json_edit.h"
 #include "test.h"
 
 #include <math.h>
@@ -322,8 +322,35 @@ static void doubles_survive_a_round_trip(void)
     strbuf_deinit(&out);
 }
 
+static const char *member_order(const JsonValue *object)
+{
+    StrBuf out = {0};
+    json_write(&out, object, -1);
+    const char *text = arena_strdup(&arena, out.data);
+    strbuf_deinit(&out);
+    return text;
+}
+
+static void members_are_set_in_place_and_removed(void)
+{
+    JsonValue v, was, one = {.type = JSON_INT, .integer = 1};
+    EXPECT_OK(parse("{\"a\": [], \"b\": 2, \"c\": null}", &v));
+    JsonValue copy = json_copy_object(&arena, &v, 1);
+    json_set(&copy, str_of("b"), one);
+    json_set(&copy, str_of("d"), one);
+    EXPECT_STR(member_order(&copy), "{\"a\": [], \"b\": 1, \"c\": null, \"d\": 1}");
+    EXPECT(json_remove(&copy, "a", &was) && was.type == JSON_ARRAY);
+    EXPECT(json_remove(&copy, "d", NULL) && !json_remove(&copy, "d", &was));
+    EXPECT_STR(member_order(&copy), "{\"b\": 1, \"c\": null}");
+    EXPECT_STR(member_order(&v), "{\"a\": [], \"b\": 2, \"c\": null}");
+    copy = json_copy_object(&arena, NULL, 1);
+    json_set(&copy, str_of("x"), one);
+    EXPECT_STR(member_order(&copy), "{\"x\": 1}");
+}
+
 TEST_MAIN(TEST(values_of_every_type), TEST(numbers_beyond_int64_become_doubles), TEST(whole_numbers_keep_their_digits),
           TEST(positions_are_those_of_last_bytes), TEST(malformed_texts_are_named_with_their_place), TEST(nul_escapes_are_kept),
           TEST(lone_surrogates_become_replacement_characters), TEST(nesting_is_bounded), TEST(many_members_keep_order_and_find_duplicates),
           TEST(keys_made_to_collide_take_no_longer), TEST(rows_may_hold_what_python_writes), TEST(writing_then_reading_is_identity),
-          TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_are_written_as_python_does), TEST(doubles_survive_a_round_trip))
+          TEST(odd_bytes_are_written_as_valid_utf8), TEST(doubles_are_written_as_python_does), TEST(doubles_survive_a_round_trip),
+          TEST(members_are_set_in_place_and_removed))

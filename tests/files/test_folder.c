@@ -1,6 +1,7 @@
 /* Folders that appear whole. */
 #include "files/file.h"
 #include "files/folder.h"
+#include "files/json_file.h"
 
 #include "test.h"
 
@@ -113,5 +114,65 @@ static void two_writers_of_one_folder_are_told(void)
     end();
 }
 
+static Status make_config(void *context, const char *partial)
+{
+    int *calls = context;
+    put(partial, "config.json", "{}");
+    return ++*calls == 1 ? status_fail(ERR_INVALID, "%s: the first one fails", partial) : OK;
+}
+
+static void a_folder_is_made_once_and_again_after_a_failure(void)
+{
+    int calls = 0;
+    begin();
+    for (int i = 0; i < 3; i++) {
+        Status status = folder_make_once(&arena, in_top("m"), "config.json", "waiting", make_config, &calls);
+        EXPECT_INT(status, i == 0 ? ERR_INVALID : OK);
+        EXPECT(is_there(in_top("m/config.json")) == (i > 0));
+    }
+    EXPECT_INT(calls, 2);
+    end();
+}
+
+static bool is_wanted(const char *name)
+{
+    return name[0] == 'w';
+}
+
+static void names_that_are_wanted_are_removed(void)
+{
+    begin();
+    EXPECT_OK(file_make_dirs(in_top("m/w/deep")));
+    put(in_top("m"), "wide", "");
+    put(in_top("m"), "other", "");
+    EXPECT_OK(file_remove_in(in_top("m"), is_wanted));
+    EXPECT(!is_there(in_top("m/w")) && !is_there(in_top("m/wide")) && is_there(in_top("m/other")));
+    EXPECT_OK(file_remove_in(in_top("absent"), is_wanted));
+    Status status = status_fail(ERR_INVALID, "the failure");
+    file_remove_behind(in_top("m"));
+    EXPECT(!is_there(in_top("m")));
+    EXPECT_STR(status_message(), "the failure");
+    EXPECT_INT(status, ERR_INVALID);
+    end();
+}
+
+static void json_files_come_back(void)
+{
+    JsonValue v;
+    begin();
+    EXPECT_OK(json_file_read_if_there(&arena, in_top("a.json"), 100, &v));
+    EXPECT_INT(v.type, JSON_NULL);
+    EXPECT_FAILS(json_file_read(&arena, in_top("a.json"), 100, &v), ERR_NOT_FOUND, "a.json");
+    put(top, "a.json", "{\"b\":[1]}");
+    EXPECT_OK(json_file_read_if_there(&arena, in_top("a.json"), 100, &v));
+    EXPECT_OK(json_file_write(in_top("b.json"), &v));
+    EXPECT_INT(size_of(in_top("b.json")), (int64_t)strlen("{\n  \"b\": [\n    1\n  ]\n}\n"));
+    EXPECT_FAILS(json_file_read(&arena, in_top("b.json"), 5, &v), ERR_INVALID, "larger than 5 bytes");
+    put(top, "a.json", "{");
+    EXPECT_FAILS(json_file_read(&arena, in_top("a.json"), 100, &v), ERR_INVALID, "a.json:1:");
+    end();
+}
+
 TEST_MAIN(TEST(a_new_folder_appears_at_the_end), TEST(what_was_left_is_removed), TEST(a_folder_that_is_there_keeps_its_other_files),
-          TEST(a_refusal_leaves_nothing), TEST(two_writers_of_one_folder_are_told))
+          TEST(a_refusal_leaves_nothing), TEST(two_writers_of_one_folder_are_told), TEST(a_folder_is_made_once_and_again_after_a_failure),
+          TEST(names_that_are_wanted_are_removed), TEST(json_files_come_back))
