@@ -32,8 +32,7 @@ static void *begin(void *context)
 
 int c_locale_thread(pthread_t *thread, void *(*run)(void *), void *context)
 {
-    Start *start = malloc(sizeof *start);
-    if (!start) fatal_out_of_memory(sizeof *start);
+    Start *start = malloc_or_end(sizeof *start);
     *start = (Start){run, context};
     int error = pthread_create(thread, NULL, begin, start);
     if (error) free(start);

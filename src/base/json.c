@@ -1,6 +1,8 @@
 /* Looking at JSON values. */
 #include "base/json.h"
 
+#include "base/str.h"
+
 #include <string.h>
 
 void json_position(const char *text, size_t len, size_t offset, int *line, int *column)
@@ -21,7 +23,7 @@ const JsonValue *json_find(const JsonValue *object, Str key)
     if (!object || object->type != JSON_OBJECT) return NULL;
     for (uint32_t i = 0; i < object->count; i++) {
         const JsonMember *member = &object->members[i];
-        if (member->key.len == key.len && memcmp(member->key.data, key.data, key.len) == 0) return &member->value;
+        if (str_same(member->key, key)) return &member->value;
     }
     return NULL;
 }

@@ -1,5 +1,6 @@
 /* The JSON reader: one pass over the text, by recursive descent, whose depth is bounded. Strings are decoded into one piece of
  * the arena, which is as long as the text. Open containers collect their items on one stack; closing moves them to the arena. */
+#include "base/str.h"
 #include "base/json.h"
 #include "base/avx2.h"
 #include "base/json_utf8.h"
@@ -36,8 +37,7 @@ static bool fail_at(Parser *parser, const char *at, const char *problem)
 
 static void skip_blanks(Parser *parser)
 {
-    while (parser->at < parser->end && (*parser->at == ' ' || *parser->at == '\n' || *parser->at == '\r' || *parser->at == '\t'))
-        parser->at++;
+    while (parser->at < parser->end && byte_is_blank(*parser->at)) parser->at++;
 }
 
 /* Takes `c`, or leaves what else is there. */
@@ -229,8 +229,7 @@ static void push(Parser *parser, const JsonMember *item)
 {
     if (parser->count == parser->capacity) {
         parser->capacity *= 2;
-        JsonMember *more = realloc(parser->stack == parser->few ? NULL : parser->stack, parser->capacity * sizeof *more);
-        if (!more) fatal_out_of_memory(parser->capacity * sizeof *more);
+        JsonMember *more = realloc_or_end(parser->stack == parser->few ? NULL : parser->stack, parser->capacity * sizeof *more);
         if (parser->stack == parser->few) memcpy(more, parser->few, parser->count * sizeof *more);
         parser->stack = more;
     }
@@ -275,11 +274,6 @@ static uint64_t hash_key(const uint64_t seed[2], Str key)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-static bool same_key(Str a, Str b)
-{
-    return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
-}
-
 /* The second of two members with one key, or NULL. Objects of many members (vocabularies) go through a hash table. */
 static const JsonMember *find_duplicate(const JsonMember *members, size_t count)
 {
@@ -287,19 +281,18 @@ static const JsonMember *find_duplicate(const JsonMember *members, size_t count)
     if (count <= COMPARED) {
         for (size_t i = 1; i < count; i++)
             for (size_t j = 0; j < i; j++)
-                if (same_key(members[i].key, members[j].key)) return &members[i];
+                if (str_same(members[i].key, members[j].key)) return &members[i];
         return NULL;
     }
     size_t size = 32;
     while (size < count * 2) size *= 2;
-    uint32_t *table = calloc(size, sizeof *table); /* 1 + index; 0: free */
-    if (!table) fatal_out_of_memory(size * sizeof *table);
-    uint64_t seed[2];
+    uint32_t *table = calloc_or_end(size, sizeof *table); /* 1 + index; 0: free */
+    uint64_t  seed[2];
     memcpy(seed, (const void *)getauxval(AT_RANDOM), sizeof seed); /* the kernel's, for each process */
     const JsonMember *found = NULL;
     for (size_t i = 0; i < count && !found; i++) {
         size_t at = hash_key(seed, members[i].key) & (size - 1);
-        while (table[at] && !same_key(members[table[at] - 1].key, members[i].key)) at = (at + 1) & (size - 1);
+        while (table[at] && !str_same(members[table[at] - 1].key, members[i].key)) at = (at + 1) & (size - 1);
         if (table[at]) found = &members[i];
         table[at] = (uint32_t)i + 1;
     }

@@ -1,6 +1,8 @@
 /* See json_walk.h. A phase is what is expected next; containers are bits. */
 #include "base/json_walk.h"
 
+#include "base/str.h"
+
 const JsonLimits json_walk_free = {JSON_WALK_DEPTH, JSON_WALK_FREE, JSON_WALK_FREE, JSON_WALK_FREE};
 
 typedef enum Phase {
@@ -52,11 +54,6 @@ static bool use(JsonWalk *walk, uint8_t limit)
     if (walk->used >= limit) return false;
     walk->used++;
     return true;
-}
-
-static bool is_blank(unsigned char c)
-{
-    return c == ' ' || c == '\n' || c == '\r' || c == '\t';
 }
 
 static bool is_digit(unsigned char c)
@@ -150,7 +147,7 @@ static bool behind_value(JsonWalk *walk, unsigned char c)
 /* Phases that blanks may stand in. */
 static bool between(JsonWalk *walk, const JsonLimits *limits, unsigned char c)
 {
-    if (is_blank(c)) return use(walk, limits->blanks);
+    if (byte_is_blank((char)c)) return use(walk, limits->blanks);
     walk->used = 0;
     switch ((Phase)walk->phase) {
     case AT_OBJECT:

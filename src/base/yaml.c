@@ -1,6 +1,7 @@
 /* libyaml's event parser, with the tree built here: its own documents copy what we share and know no bounds. */
 #include "base/yaml.h"
 
+#include "base/array.h"
 #include "base/json.h"
 
 #include <string.h>
@@ -10,7 +11,8 @@
 typedef struct Frame {
     YamlNode  *node;
     YamlNode **children; /* of a mapping: keys and values in turn */
-    size_t     count, capacity;
+    size_t     count;
+    uint32_t   capacity;
 } Frame;
 
 typedef struct Anchor {
@@ -100,13 +102,7 @@ static Status attach(Builder *builder, YamlNode *node)
         return OK;
     }
     Frame *frame = &builder->frames[builder->depth - 1];
-    if (frame->count == frame->capacity) {
-        size_t     capacity = frame->capacity ? frame->capacity * 2 : 8;
-        YamlNode **children = arena_array(builder->arena, YamlNode *, capacity);
-        if (frame->count) memcpy(children, frame->children, frame->count * sizeof *children);
-        frame->children = children;
-        frame->capacity = capacity;
-    }
+    frame->children = arena_room(builder->arena, frame->children, frame->count + 1, &frame->capacity, sizeof *frame->children);
     frame->children[frame->count++] = node;
     return OK;
 }

@@ -1,5 +1,6 @@
 /* surogate chat MODEL_DIR: a conversation with a model, a line of the user a turn. On a terminal Ctrl+C ends an answer, and Ctrl+D the
  * program. From a pipe the answers alone are printed, and the first error ends it. */
+#include "base/str.h"
 #include "cli/ask.h"
 
 #include "base/log.h"
@@ -183,7 +184,7 @@ static Status generate_answer(Chat *c, const TokenIds *ids, Answer *answer)
     request.sample.request = chat_session_request(c->session);
     request.sample.number = chat_session_number(c->session);
     TRY(ask_generate(c->decoder, &request, &stream, answer, &end));
-    chat_session_answer(c->session, (Str){strbuf_cstr(&answer->text), answer->text.len});
+    chat_session_answer(c->session, strbuf_str(&answer->text));
     strbuf_putc(&newline, '\n');
     Status status = cli_print(&newline);
     strbuf_deinit(&newline);

@@ -1,5 +1,6 @@
 #include "data/columns.h"
 
+#include "base/array.h"
 #include "data/format_internal.h"
 
 #include <math.h>
@@ -15,11 +16,7 @@ void number_list_deinit(NumberList *list)
 
 static void push_number(NumberList *list, float number)
 {
-    if (list->len == list->capacity) {
-        list->capacity = list->capacity ? list->capacity * 2 : 256;
-        list->data = realloc(list->data, list->capacity * sizeof *list->data);
-        if (!list->data) fatal_out_of_memory(list->capacity * sizeof *list->data);
-    }
+    list->data = array_room(list->data, list->len + 1, &list->capacity, sizeof *list->data);
     list->data[list->len++] = number;
 }
 

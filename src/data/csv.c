@@ -1,4 +1,5 @@
 /* CSV as RFC 4180 has it, and a little wider: LF or CRLF, any one-byte delimiter, fields of any bytes. */
+#include "base/array.h"
 #include "data/record.h"
 
 #include <string.h>
@@ -12,13 +13,7 @@ typedef struct CsvFields {
 /* `text`, in the arena, ends with a NUL. */
 static void push_field(CsvFields *fields, const char *text, size_t len)
 {
-    if (fields->count == fields->capacity) {
-        uint32_t   capacity = fields->capacity ? fields->capacity * 2 : 16;
-        JsonValue *items = arena_array(fields->arena, JsonValue, capacity);
-        if (fields->count) memcpy(items, fields->items, sizeof *items * fields->count);
-        fields->items = items;
-        fields->capacity = capacity;
-    }
+    fields->items = arena_room(fields->arena, fields->items, fields->count + 1, &fields->capacity, sizeof *fields->items);
     fields->items[fields->count++] = (JsonValue){.type = JSON_STRING, .string = {text, len}};
 }
 

@@ -21,7 +21,7 @@ static bool has_name(const FieldSet *set, const char *in, Str name)
     for (int i = 0; i < set->count; i++) {
         const char *known = set->names[i];
         if (strncmp(known, in ? in : "", in_len) != 0 || (in && known[in_len] != '.')) continue;
-        if (strlen(known + begin) == name.len && memcmp(known + begin, name.data, name.len) == 0) return true;
+        if (str_equal(name, known + begin)) return true;
     }
     return false;
 }

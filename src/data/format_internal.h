@@ -7,7 +7,7 @@ typedef struct MessageList {
     Arena     *arena;
     JsonValue *items;
     int8_t    *train;
-    uint32_t   count, capacity;
+    uint32_t   count, capacity, train_capacity;
 } MessageList;
 
 /* {role, content}; returns the message. Keys and roles are borrowed. */

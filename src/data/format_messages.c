@@ -1,4 +1,5 @@
 /* Messages in whatever spelling, as templates expect them: role and content, tool calls with their arguments as objects. */
+#include "base/array.h"
 #include "config/roles.h"
 #include "data/format_internal.h"
 
@@ -8,18 +9,8 @@
 /* Place of one more, without a flag. */
 static JsonValue *next_message(MessageList *list)
 {
-    if (list->count == list->capacity) {
-        uint32_t   capacity = list->capacity ? list->capacity * 2 : 8;
-        JsonValue *items = arena_array(list->arena, JsonValue, capacity);
-        int8_t    *train = arena_array(list->arena, int8_t, capacity);
-        if (list->count) {
-            memcpy(items, list->items, sizeof *items * list->count);
-            memcpy(train, list->train, list->count);
-        }
-        list->items = items;
-        list->train = train;
-        list->capacity = capacity;
-    }
+    list->items = arena_room(list->arena, list->items, list->count + 1, &list->capacity, sizeof *list->items);
+    list->train = arena_room(list->arena, list->train, list->count + 1, &list->train_capacity, sizeof *list->train);
     list->train[list->count] = -1;
     return &list->items[list->count++];
 }

@@ -1,5 +1,6 @@
 #include "data/inspect.h"
 
+#include "base/array.h"
 #include "data/mask.h"
 #include "data/pack.h"
 #include "data/split.h"
@@ -9,7 +10,8 @@
 
 typedef struct Lengths {
     int32_t *data;
-    int64_t  len, capacity;
+    int64_t  len;
+    size_t   capacity;
 } Lengths;
 
 typedef struct Inspector {
@@ -30,11 +32,7 @@ typedef struct Inspector {
 
 static void push_length(Lengths *lengths, int32_t length)
 {
-    if (lengths->len == lengths->capacity) {
-        lengths->capacity = lengths->capacity ? lengths->capacity * 2 : 1024;
-        lengths->data = realloc(lengths->data, sizeof *lengths->data * (size_t)lengths->capacity);
-        if (!lengths->data) fatal_out_of_memory(sizeof *lengths->data * (size_t)lengths->capacity);
-    }
+    lengths->data = array_room(lengths->data, (size_t)lengths->len + 1, &lengths->capacity, sizeof *lengths->data);
     lengths->data[lengths->len++] = length;
 }
 

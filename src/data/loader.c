@@ -220,9 +220,8 @@ static void slots_init(Loader *loader)
     int64_t              numel = (int64_t)o->batch_size * o->seq_len;
     size_t               size = (size_t)feeds_numel(numel, loader->rows.inputs, o->num_inputs);
     loader->num_slots = (o->prefetch > 0 ? o->prefetch : 0) + 1;
-    loader->slots = calloc((size_t)loader->num_slots, sizeof *loader->slots);
-    loader->memory = calloc((size_t)loader->num_slots * size, sizeof *loader->memory);
-    if (!loader->slots || !loader->memory) fatal_out_of_memory((size_t)loader->num_slots * size * sizeof(int32_t));
+    loader->slots = calloc_or_end((size_t)loader->num_slots, sizeof *loader->slots);
+    loader->memory = calloc_or_end((size_t)loader->num_slots * size, sizeof *loader->memory);
     for (int i = 0; i < loader->num_slots; i++) {
         feeds_init(&loader->slots[i].batch, loader->memory + (size_t)i * size, numel, loader->rows.inputs, o->num_inputs);
     }
@@ -231,8 +230,7 @@ static void slots_init(Loader *loader)
 Status loader_create(const LoaderOptions *options, const LoaderSource *sources, int num_sources, Loader **out_loader)
 {
     *out_loader = NULL;
-    Loader *loader = calloc(1, sizeof *loader);
-    if (!loader) fatal_out_of_memory(sizeof *loader);
+    Loader *loader = calloc_or_end(1, sizeof *loader);
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->changed, NULL);
     Status status = rows_init(&loader->rows, options, sources, num_sources);

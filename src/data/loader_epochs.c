@@ -3,6 +3,7 @@
  * ended. Drawn samples are packed epoch by epoch, so that an epoch has as many of them as the weight says, not a row's more.
  *
  * Without such a rest all epochs have equally many rows. Otherwise a list says where each epoch begins; it grows as far as is asked for. */
+#include "base/array.h"
 #include "data/loader_rows.h"
 
 #include <math.h>
@@ -35,9 +36,8 @@ static const Drawn *drawn_of(Rows *rows, int s, int64_t epoch)
     int64_t first = drawn_before(rows, source, epoch), count = drawn_before(rows, source, epoch + 1) - first;
     free(drawn->items);
     packing_deinit(&drawn->packing);
-    *drawn = (Drawn){.epoch = epoch, .items = malloc(sizeof *drawn->items * (size_t)(count + 1))};
-    int32_t *lengths = malloc(sizeof *lengths * (size_t)(count + 1));
-    if (!drawn->items || !lengths) fatal_out_of_memory(sizeof *drawn->items * (size_t)count);
+    *drawn = (Drawn){.epoch = epoch, .items = malloc_or_end(sizeof *drawn->items * (size_t)(count + 1))};
+    int32_t *lengths = malloc_or_end(sizeof *lengths * (size_t)(count + 1));
     for (int64_t i = 0; i < count; i++) {
         drawn->items[i] = drawn_unit(rows, s, first + i);
         lengths[i] = (int32_t)source->spans.data[drawn->items[i]].count;
@@ -96,12 +96,7 @@ static bool add_epoch(Rows *rows)
     if (epoch < 0) return false;
     EpochStart start = {.epoch = epoch, .first = last.first + last.count, .count = rows_of(rows, epoch)};
     EpochList *list = &rows->starts;
-    if (list->len == list->capacity) {
-        list->capacity = list->capacity ? list->capacity * 2 : 64;
-        EpochStart *grown = realloc(list->data, sizeof *grown * (size_t)list->capacity);
-        if (!grown) fatal_out_of_memory(sizeof *grown * (size_t)list->capacity);
-        list->data = grown;
-    }
+    list->data = array_room(list->data, (size_t)list->len + 1, &list->capacity, sizeof *list->data);
     list->data[list->len++] = start;
     return true;
 }

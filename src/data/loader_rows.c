@@ -1,6 +1,7 @@
 /* From documents to rows. A row is a list of spans; everything else (filling, counting) walks that list. */
 #include "data/loader_rows.h"
 
+#include "base/array.h"
 #include "base/philox.h"
 
 #include <inttypes.h>
@@ -32,12 +33,7 @@ int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoc
 
 static void spans_push(SpanList *list, Span span)
 {
-    if (list->len == list->capacity) {
-        list->capacity = list->capacity ? list->capacity * 2 : 256;
-        Span *grown = realloc(list->data, sizeof *grown * (size_t)list->capacity);
-        if (!grown) fatal_out_of_memory(sizeof *grown * (size_t)list->capacity);
-        list->data = grown;
-    }
+    list->data = array_room(list->data, (size_t)list->len + 1, &list->capacity, sizeof *list->data);
     list->data[list->len++] = span;
 }
 
@@ -181,8 +177,7 @@ static void cut_source(Cutter *cutter, int source)
 static void stream_rows(SourceRows *source, int32_t seq_len)
 {
     int64_t n = source->spans.len;
-    source->offset = calloc((size_t)n + 1, sizeof *source->offset);
-    if (!source->offset) fatal_out_of_memory((size_t)n * sizeof *source->offset);
+    source->offset = calloc_or_end((size_t)n + 1, sizeof *source->offset);
     for (int64_t i = 0; i < n; i++) source->offset[i + 1] = source->offset[i] + source->spans.data[i].count;
     source->num_rows = (source->offset[n] + seq_len - 1) / seq_len;
 }
@@ -190,8 +185,7 @@ static void stream_rows(SourceRows *source, int32_t seq_len)
 static void packed_rows(SourceRows *source, int32_t seq_len)
 {
     int64_t  n = source->spans.len;
-    int32_t *lengths = malloc(sizeof *lengths * (size_t)(n + 1));
-    if (!lengths) fatal_out_of_memory(sizeof *lengths * (size_t)n);
+    int32_t *lengths = malloc_or_end(sizeof *lengths * (size_t)(n + 1));
     for (int64_t i = 0; i < n; i++) lengths[i] = (int32_t)source->spans.data[i].count;
     pack_best_fit(lengths, n, seq_len, &source->packing);
     free(lengths);
@@ -450,8 +444,7 @@ Status rows_init(Rows *rows, const LoaderOptions *options, const LoaderSource *s
     if (rows->options.grad_accum_steps == 0) rows->options.grad_accum_steps = 1;
     TRY(check_options(&rows->options));
     CHECK(num_sources > 0);
-    rows->sources = calloc((size_t)num_sources, sizeof *rows->sources);
-    if (!rows->sources) fatal_out_of_memory(sizeof *rows->sources);
+    rows->sources = calloc_or_end((size_t)num_sources, sizeof *rows->sources);
     rows->num_sources = num_sources;
     int64_t next_id = 0, id_base = 0;
     for (int s = 0; s < num_sources; s++) TRY(source_init(rows, s, &sources[s], &next_id, &id_base));

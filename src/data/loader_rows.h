@@ -17,7 +17,8 @@ typedef struct Span {
 
 typedef struct SpanList {
     Span   *data;
-    int64_t len, capacity;
+    int64_t len;
+    size_t  capacity;
 } SpanList;
 
 /* LOADER_PACKED: the samples that an epoch draws of a source, in rows. */
@@ -53,7 +54,8 @@ typedef struct EpochStart {
 
 typedef struct EpochList {
     EpochStart *data;
-    int64_t     len, capacity;
+    int64_t     len;
+    size_t      capacity;
 } EpochList;
 
 typedef struct Rows {

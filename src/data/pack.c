@@ -99,9 +99,8 @@ static int64_t rows_pop(Rows *rows, int64_t free_length)
 static void rows_collect(const Rows *rows, const int64_t *order, int64_t num_samples, Packing *out)
 {
     out->num_rows = rows->num_rows;
-    out->begin = calloc((size_t)rows->num_rows + 2, sizeof *out->begin);
-    out->items = malloc(sizeof *out->items * (size_t)(num_samples + 1));
-    if (!out->begin || !out->items) fatal_out_of_memory(sizeof *out->items * (size_t)num_samples);
+    out->begin = calloc_or_end((size_t)rows->num_rows + 2, sizeof *out->begin);
+    out->items = malloc_or_end(sizeof *out->items * (size_t)(num_samples + 1));
     int64_t *at = out->begin + 1; /* shifted by one while filling */
     for (int64_t i = 0; i < num_samples; i++)
         if (rows->row_of[i] + 1 < rows->num_rows) at[rows->row_of[i] + 1]++;

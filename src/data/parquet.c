@@ -2,6 +2,7 @@
  * repetition level at which list it continues. A row is written by walking the schema and pulling values from the leaves. */
 #include "data/parquet.h"
 
+#include "base/array.h"
 #include "base/json.h"
 #include "data/parquet_column.h"
 #include "data/parquet_value.h"
@@ -53,11 +54,7 @@ static Status check_length(const ParquetReader *reader, const StrBuf *out)
 
 static void push_entry(ParquetReader *reader, MapEntry entry)
 {
-    if (reader->num_entries == reader->entry_capacity) {
-        reader->entry_capacity = reader->entry_capacity ? reader->entry_capacity * 2 : 64;
-        reader->entries = realloc(reader->entries, sizeof *reader->entries * reader->entry_capacity);
-        if (!reader->entries) fatal_out_of_memory(sizeof *reader->entries * reader->entry_capacity);
-    }
+    reader->entries = array_room(reader->entries, reader->num_entries + 1, &reader->entry_capacity, sizeof *reader->entries);
     reader->entries[reader->num_entries++] = entry;
 }
 
@@ -280,8 +277,7 @@ static Status reader_init(ParquetReader *reader)
 Status parquet_open_bytes(const char *name, const void *data, size_t size, ParquetReader **out_reader)
 {
     *out_reader = NULL;
-    ParquetReader *reader = calloc(1, sizeof *reader);
-    if (!reader) fatal_out_of_memory(sizeof *reader);
+    ParquetReader *reader = calloc_or_end(1, sizeof *reader);
     reader->path = arena_strdup(&reader->arena, name);
     reader->file = data;
     reader->size = size;

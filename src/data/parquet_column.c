@@ -50,8 +50,7 @@ static uint8_t *ensure(uint8_t **buffer, size_t *capacity, size_t need)
 {
     if (need > *capacity) {
         free(*buffer);
-        *buffer = malloc(need);
-        if (!*buffer) fatal_out_of_memory(need);
+        *buffer = malloc_or_end(need);
         *capacity = need;
     }
     return *buffer;
@@ -65,8 +64,7 @@ static Status load_dictionary(ColumnReader *column, const PageHeader *header, co
     /* A value takes at least a byte, a boolean a bit, so that the count is bounded. */
     FAIL_IF((uint64_t)header->num_values > (column->leaf->type == PQ_BOOLEAN ? 8 * size : size), ERR_INVALID, "a damaged dictionary");
     free(column->dictionary);
-    column->dictionary = calloc((size_t)header->num_values + 1, sizeof *column->dictionary);
-    if (!column->dictionary) fatal_out_of_memory((size_t)header->num_values * sizeof *column->dictionary);
+    column->dictionary = calloc_or_end((size_t)header->num_values + 1, sizeof *column->dictionary);
     column->values.dictionary = column->dictionary;
     column->values.dictionary_len = (uint32_t)header->num_values;
     TRY(values_init(&column->values, column->leaf, PQ_ENC_PLAIN, page, page + size));

@@ -1,5 +1,7 @@
 #include "data/parquet_decode.h"
 
+#include "base/str.h"
+
 #include <string.h>
 
 static bool read_varint(const uint8_t **at, const uint8_t *end, uint64_t *out)
@@ -249,7 +251,7 @@ static bool delta_bytes_next(ValueDecoder *values, PqValue *out)
     if (prefix < 0 || (uint64_t)prefix > values->buffer.len || !take_bytes(values, suffix, &tail)) return false;
     values->buffer.len = (size_t)prefix;
     strbuf_append(&values->buffer, tail.data, tail.len);
-    out->bytes = (Str){strbuf_cstr(&values->buffer), values->buffer.len};
+    out->bytes = strbuf_str(&values->buffer);
     return values->leaf->type != PQ_FIXED || out->bytes.len == fixed_bytes(values->leaf);
 }
 

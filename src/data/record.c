@@ -1,6 +1,7 @@
 /* Each format is a function that finds the next record in the stream's window; what follows is the same for all. */
 #include "data/record.h"
 
+#include "base/str.h"
 #include "data/format.h"
 #include "data/parquet.h"
 #include "data/record_internal.h"
@@ -42,13 +43,6 @@ static void consume(Reader *reader, size_t n)
     reader->stream.begin += n;
 }
 
-static bool is_blank(Str text)
-{
-    for (size_t i = 0; i < text.len; i++)
-        if (!strchr(" \t\r\n", text.data[i]) || text.data[i] == 0) return false;
-    return true;
-}
-
 static Status next_jsonl(Reader *reader, Record *out, bool *out_has)
 {
     Str line;
@@ -57,7 +51,7 @@ static Status next_jsonl(Reader *reader, Record *out, bool *out_has)
         out->column = reader->column;
         reader->column = 1;
         TRY(stream_line(&reader->stream, &line, out_has));
-    } while (*out_has && is_blank(line));
+    } while (*out_has && str_trim(line).len == 0);
     out->kind = RECORD_JSON;
     out->bytes = line;
     return OK;
@@ -322,7 +316,7 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
     out->column = reader->column;
     TRY(check_text(reader, out->bytes));
     out->continues = stream->begin + len < stream->end;
-    *out_has = len > 0 && (reader->offset > 0 || out->continues || !is_blank(out->bytes)); /* a file of blanks is none */
+    *out_has = len > 0 && (reader->offset > 0 || out->continues || str_trim(out->bytes).len > 0); /* a file of blanks is none */
     reader->offset += (int64_t)len;
     consume(reader, len);
     return OK;
@@ -335,7 +329,7 @@ static Status next_parquet(Reader *reader, Record *out, bool *out_has)
     strbuf_clear(&reader->row);
     TRY(parquet_next(reader->parquet, &reader->row, out_has));
     out->kind = RECORD_JSON;
-    out->bytes = (Str){strbuf_cstr(&reader->row), reader->row.len};
+    out->bytes = strbuf_str(&reader->row);
     out->line = reader->line++;
     out->column = 1;
     return OK;
@@ -375,8 +369,7 @@ static Status open_next(Reader *reader)
 
 Status reader_open(char *const *paths, int count, Reader **out_reader)
 {
-    Reader *reader = calloc(1, sizeof *reader);
-    if (!reader) fatal_out_of_memory(sizeof *reader);
+    Reader *reader = calloc_or_end(1, sizeof *reader);
     reader->paths = paths;
     reader->count = count;
     *out_reader = reader;

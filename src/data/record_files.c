@@ -1,4 +1,5 @@
 /* Which files a dataset path means. */
+#include "base/array.h"
 #include "data/record.h"
 #include "data/record_internal.h"
 #include "data/split.h"
@@ -18,13 +19,7 @@ enum { FIND_MAX_DEPTH = 16 };
 
 static void push_path(PathList *list, const char *path)
 {
-    if (list->count == list->capacity) {
-        int    capacity = list->capacity ? list->capacity * 2 : 64;
-        char **paths = arena_array(list->arena, char *, capacity);
-        if (list->count) memcpy(paths, list->paths, sizeof *paths * (size_t)list->count);
-        list->paths = paths;
-        list->capacity = capacity;
-    }
+    list->paths = arena_room(list->arena, list->paths, (size_t)list->count + 1, &list->capacity, sizeof *list->paths);
     list->paths[list->count++] = arena_strdup(list->arena, path);
 }
 

@@ -9,9 +9,10 @@ typedef enum FileFormat { FILE_TEXT, FILE_JSONL, FILE_JSON, FILE_CSV, FILE_TSV, 
 FileFormat file_format(const char *path, bool *out_is_known);
 
 typedef struct PathList {
-    Arena *arena;
-    char **paths;
-    int    count, capacity;
+    Arena   *arena;
+    char   **paths;
+    int      count;
+    uint32_t capacity;
 } PathList;
 
 /* Whether a file of a folder only tells about the dataset: README.md, LICENSE.txt, dataset_infos.json. */

@@ -106,8 +106,7 @@ static Status shard_load(Shard *shard)
 Status shard_open_bytes(const char *name, const void *data, size_t size, Shard **out_shard)
 {
     *out_shard = NULL;
-    Shard *shard = calloc(1, sizeof *shard);
-    if (!shard) fatal_out_of_memory(sizeof *shard);
+    Shard *shard = calloc_or_end(1, sizeof *shard);
     shard->path = strdup(name);
     if (!shard->path) fatal_out_of_memory(strlen(name));
     shard->map = (FileMap){data, size};

@@ -13,9 +13,7 @@ static Status set_add(ShardSet *set, const char *path)
     Shard *shard;
     TRY(shard_open(path, &shard));
     const ShardInfo *info = shard_info(shard);
-    Shard          **grown = realloc(set->shards, sizeof *grown * (size_t)(set->num_shards + 1));
-    if (!grown) fatal_out_of_memory(sizeof *grown);
-    set->shards = grown;
+    set->shards = realloc_or_end(set->shards, sizeof *set->shards * (size_t)(set->num_shards + 1));
     set->shards[set->num_shards++] = shard;
     if (set->num_shards == 1) {
         set->tokenizer_hash = info->tokenizer_hash;

@@ -4,6 +4,7 @@
  * Full blocks go past the page cache where the file system can do that: there a copy into fresh pages costs more than the rest
  * of writing, and pushes out what is being read. For that every write begins at a multiple of the block: the buffer lies
  * SHARD_HEADER_BYTES behind the blocks that are hashed. */
+#include "base/array.h"
 #include "data/shard_format.h"
 #include "base/avx2.h"
 #include "files/file.h"
@@ -34,19 +35,6 @@ struct ShardWriter {
     float      *numbers; /* heap, grows: (num_tokens, header.token_numbers) */
     size_t      num_numbers, number_capacity;
 };
-
-static void *grow(void *data, size_t *capacity, size_t need, size_t size)
-{
-    if (need <= *capacity) return data;
-    size_t more = *capacity + *capacity / 2;
-    if (more < need) more = need;
-    if (more < 1024) more = 1024;
-    void *out = realloc(data, more * size);
-    if (!out) fatal_out_of_memory(more * size);
-    memset((char *)out + *capacity * size, 0, (more - *capacity) * size);
-    *capacity = more;
-    return out;
-}
 
 static void set_direct(ShardWriter *writer, bool is_direct)
 {
@@ -123,13 +111,12 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
 {
     *out_writer = NULL;
     FAIL_IF(vocab_size < 1, ERR_INVALID, "%s: a vocabulary of %d tokens", path, vocab_size);
-    ShardWriter *writer = calloc(1, sizeof *writer);
-    if (!writer) fatal_out_of_memory(sizeof *writer);
-    size_t len = strlen(path);
+    ShardWriter *writer = calloc_or_end(1, sizeof *writer);
+    size_t       len = strlen(path);
     writer->path = strdup(path);
-    writer->temporary = malloc(len + 5);
+    writer->temporary = malloc_or_end(len + 5);
     writer->buffer = aligned_alloc(DIRECT_ALIGN, DIRECT_ALIGN + SHARD_BLOCK_BYTES);
-    if (!writer->path || !writer->temporary || !writer->buffer) fatal_out_of_memory(SHARD_BLOCK_BYTES);
+    if (!writer->path || !writer->buffer) fatal_out_of_memory(SHARD_BLOCK_BYTES);
     memset(writer->buffer, 0, SHARD_HEADER_BYTES); /* the header's place */
     memcpy(writer->temporary, path, len);
     memcpy(writer->temporary + len, ".tmp", 5);
@@ -168,7 +155,9 @@ static uint64_t flag_bits(const uint8_t *mask, int64_t count)
 static uint64_t append_mask(ShardWriter *writer, const uint8_t *mask, int64_t count)
 {
     uint64_t at = writer->header.num_tokens, trained = 0;
-    writer->mask = grow(writer->mask, &writer->mask_words, (size_t)(at + (uint64_t)count + 63) / 64 + 1, sizeof(uint64_t));
+    size_t   had_words = writer->mask_words;
+    writer->mask = array_room(writer->mask, (size_t)(at + (uint64_t)count + 63) / 64 + 1, &writer->mask_words, sizeof *writer->mask);
+    memset(writer->mask + had_words, 0, (writer->mask_words - had_words) * sizeof *writer->mask);
     for (int64_t i = 0; i < count; i += 64, at += 64) {
         int64_t  n = count - i < 64 ? count - i : 64;
         uint64_t bits = mask ? flag_bits(mask + i, n) : UINT64_MAX >> (64 - n);
@@ -212,7 +201,7 @@ Status shard_writer_end_document(ShardWriter *writer)
 {
     ShardHeader *h = &writer->header;
     if (h->num_tokens == writer->document_begin) return OK; /* an empty document leaves no trace */
-    writer->index = grow(writer->index, &writer->index_capacity, h->num_documents + 2, sizeof(uint64_t));
+    writer->index = array_room(writer->index, h->num_documents + 2, &writer->index_capacity, sizeof *writer->index);
     writer->index[h->num_documents++] = writer->document_begin;
     writer->document_begin = h->num_tokens;
     return OK;
@@ -248,7 +237,7 @@ void shard_writer_append_numbers(ShardWriter *writer, const float *numbers, int6
 {
     size_t count = (size_t)writer->header.token_numbers * (size_t)num_tokens;
     if (count == 0) return;
-    writer->numbers = grow(writer->numbers, &writer->number_capacity, writer->num_numbers + count, sizeof *numbers);
+    writer->numbers = array_room(writer->numbers, writer->num_numbers + count, &writer->number_capacity, sizeof *numbers);
     memcpy(writer->numbers + writer->num_numbers, numbers, count * sizeof *numbers);
     writer->num_numbers += count;
     for (int64_t t = 0; t < num_tokens; t++)
@@ -273,7 +262,7 @@ static Status write_tail(ShardWriter *writer)
     uint64_t          token_bytes = h->num_tokens * h->token_bytes;
     TRY(put(writer, zeros, (size_t)(-token_bytes & 7)));
     if (h->flags & SHARD_HAS_MASK) TRY(put(writer, writer->mask, (size_t)((h->num_tokens + 63) / 64 * 8)));
-    writer->index = grow(writer->index, &writer->index_capacity, h->num_documents + 1, sizeof(uint64_t));
+    writer->index = array_room(writer->index, h->num_documents + 1, &writer->index_capacity, sizeof *writer->index);
     writer->index[h->num_documents] = h->num_tokens;
     TRY(put(writer, writer->index, (size_t)(h->num_documents + 1) * 8));
     CHECK(writer->num_numbers == h->num_tokens * h->token_numbers);

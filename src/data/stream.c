@@ -111,9 +111,7 @@ Status stream_more(Stream *stream)
     if (stream->end == stream->capacity) {
         size_t first = stream->source->fd < 0 ? WINDOW_MEMORY_BYTES : WINDOW_FIRST_BYTES;
         size_t capacity = stream->capacity ? stream->capacity * 2 : first;
-        char  *data = realloc(stream->data, capacity);
-        if (!data) fatal_out_of_memory(capacity);
-        stream->data = data;
+        stream->data = realloc_or_end(stream->data, capacity);
         stream->capacity = capacity;
     }
     size_t given;
@@ -131,8 +129,7 @@ static Status source_open(const char *path, StreamSource *source)
     if (fstat(source->fd, &about) != 0) return file_fail("read", path);
     FAIL_IF(S_ISDIR(about.st_mode), ERR_INVALID, "%s: is a folder, want a file", path);
     source->file_bytes = (uint64_t)about.st_size;
-    source->buffer = malloc(INPUT_BYTES);
-    if (!source->buffer) fatal_out_of_memory(INPUT_BYTES);
+    source->buffer = malloc_or_end(INPUT_BYTES);
     return OK;
 }
 

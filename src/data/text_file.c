@@ -1,5 +1,6 @@
 #include "data/text_file.h"
 
+#include "base/str.h"
 #include "base/log.h"
 #include "data/record_internal.h"
 #include "data/stream.h"
@@ -7,11 +8,6 @@
 
 #include <string.h>
 #include <sys/stat.h>
-
-static bool starts_with(Str text, const char *bytes, size_t len)
-{
-    return text.len >= len && memcmp(text.data, bytes, len) == 0;
-}
 
 static Status unpack(const char *path, StrBuf *out)
 {
@@ -30,7 +26,7 @@ static Status unpack(const char *path, StrBuf *out)
 
 static Status check_text(const char *path, Str text)
 {
-    FAIL_IF(starts_with(text, "PAR1", 4), ERR_INVALID, "%s: a parquet file, expected text; write its texts to a .txt file", path);
+    FAIL_IF(str_starts(text, str_of("PAR1")), ERR_INVALID, "%s: a parquet file, expected text; write its texts to a .txt file", path);
     const char *nul = text.len ? memchr(text.data, 0, text.len) : NULL;
     FAIL_IF(nul, ERR_INVALID, "%s: a NUL byte at offset %zu: this is no text, or one in UTF-16; expected UTF-8", path,
             (size_t)(nul - text.data));
@@ -69,9 +65,9 @@ Status text_file_open_rows(const char *path, TextFile *out)
     }
     if (unpacked) {
         status = unpack(path, &out->unpacked);
-        out->text = (Str){strbuf_cstr(&out->unpacked), out->unpacked.len};
+        out->text = strbuf_str(&out->unpacked);
     }
-    if (starts_with(out->text, "\xef\xbb\xbf", 3)) out->text = (Str){out->text.data + 3, out->text.len - 3};
+    if (str_starts(out->text, str_of("\xef\xbb\xbf"))) out->text = str_slice(out->text, 3, out->text.len);
     if (status == OK) status = check_text(path, out->text);
     if (status != OK) text_file_close(out);
     return status;

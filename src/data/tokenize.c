@@ -86,8 +86,7 @@ static Status start_workers(Pipeline *p)
     int want = p->job->num_threads > 0 ? p->job->num_threads : pool_usable_cores();
     if (want > MAX_THREADS) want = MAX_THREADS;
     p->num_units = 2 * want + 14; /* what workers go on with while this thread waits for the disk */
-    p->units = calloc((size_t)p->num_units, sizeof *p->units);
-    if (!p->units) fatal_out_of_memory(sizeof *p->units);
+    p->units = calloc_or_end((size_t)p->num_units, sizeof *p->units);
     for (; p->num_threads < want; p->num_threads++)
         FAIL_IF(c_locale_thread(&p->threads[p->num_threads], worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
     return OK;

@@ -1,5 +1,6 @@
 #include "data/tokenize_report.h"
 
+#include "base/array.h"
 #include "files/file.h"
 
 #include <stdio.h>
@@ -9,13 +10,7 @@ enum { MAX_REPORT_BYTES = 64 << 20 };
 
 void done_shards_add(Arena *arena, DoneShards *done)
 {
-    if (done->count == done->capacity) {
-        int      capacity = done->capacity ? done->capacity * 2 : 64;
-        int64_t *ends = arena_array(arena, int64_t, capacity);
-        if (done->count) memcpy(ends, done->ends, sizeof *ends * (size_t)done->count);
-        done->ends = ends;
-        done->capacity = capacity;
-    }
+    done->ends = arena_room(arena, done->ends, (size_t)done->count + 1, &done->capacity, sizeof *done->ends);
     done->ends[done->count++] = done->num_rows;
 }
 

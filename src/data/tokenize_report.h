@@ -6,7 +6,7 @@
 typedef struct DoneShards {
     int      count;
     int64_t *ends; /* rows read up to the end of each shard; in an arena */
-    int      capacity;
+    uint32_t capacity;
     int64_t  num_rows; /* written, in complete documents */
 } DoneShards;
 

@@ -32,10 +32,9 @@ void unit_add(Unit *unit, const Record *record)
 {
     if (unit->num_records == unit->capacity) {
         unit->capacity = unit->capacity ? unit->capacity * 2 : 64;
-        unit->records = realloc(unit->records, sizeof *unit->records * (size_t)unit->capacity);
-        unit->offsets = realloc(unit->offsets, sizeof *unit->offsets * (size_t)unit->capacity);
-        unit->documents = realloc(unit->documents, sizeof *unit->documents * (size_t)unit->capacity);
-        if (!unit->records || !unit->offsets || !unit->documents) fatal_out_of_memory((size_t)unit->capacity);
+        unit->records = realloc_or_end(unit->records, sizeof *unit->records * (size_t)unit->capacity);
+        unit->offsets = realloc_or_end(unit->offsets, sizeof *unit->offsets * (size_t)unit->capacity);
+        unit->documents = realloc_or_end(unit->documents, sizeof *unit->documents * (size_t)unit->capacity);
     }
     unit->offsets[unit->num_records] = unit->bytes.len;
     unit->records[unit->num_records++] = *record;

@@ -1,26 +1,23 @@
 #include "data/unpack.h"
 
+#include "base/str.h"
+
 #include <string.h>
 
 /* Memory for what refers back, 128 MiB: as much as `zstd --long` and more than `xz -9` ask for. */
 enum { ZSTD_WINDOW_LOG = 27, XZ_MOST_BYTES = (128 << 20) + (1 << 20), MOST_STEP_BYTES = 1 << 30 };
 
-static bool starts_with(Str text, const char *bytes, size_t len)
-{
-    return text.len >= len && memcmp(text.data, bytes, len) == 0;
-}
-
 static bool is_bzip2(Str first)
 {
-    if (first.len < CODING_BYTES || !starts_with(first, "BZh", 3) || first.data[3] < '1' || first.data[3] > '9') return false;
+    if (first.len < CODING_BYTES || !str_starts(first, str_of("BZh")) || first.data[3] < '1' || first.data[3] > '9') return false;
     return memcmp(first.data + 4, "\x31\x41\x59\x26\x53\x59", 6) == 0 || memcmp(first.data + 4, "\x17\x72\x45\x38\x50\x90", 6) == 0;
 }
 
 Coding coding_of(Str first)
 {
-    if (starts_with(first, "\x1f\x8b", 2)) return CODING_GZIP;
-    if (starts_with(first, "\x28\xb5\x2f\xfd", 4)) return CODING_ZSTD;
-    if (starts_with(first, "\xfd\x37\x7a\x58\x5a\x00", 6)) return CODING_XZ;
+    if (str_starts(first, str_of("\x1f\x8b"))) return CODING_GZIP;
+    if (str_starts(first, str_of("\x28\xb5\x2f\xfd"))) return CODING_ZSTD;
+    if (str_starts(first, (Str){"\xfd\x37\x7a\x58\x5a\x00", 6})) return CODING_XZ;
     return is_bzip2(first) ? CODING_BZIP2 : CODING_PLAIN;
 }
 

@@ -1,6 +1,8 @@
 /* Pairs are collected, sorted once, and counted by runs; looking one up is a binary search. */
 #include "infer/bigram.h"
 
+#include "base/array.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -43,10 +45,7 @@ void bigram_destroy(Bigram *b)
 
 void bigram_add(Bigram *b, const int32_t *ids, size_t count)
 {
-    if (b->num_seen + count > b->capacity) {
-        b->capacity = 2 * (b->num_seen + count);
-        b->seen = realloc_or_end(b->seen, b->capacity * sizeof *b->seen);
-    }
+    b->seen = array_room(b->seen, b->num_seen + count, &b->capacity, sizeof *b->seen);
     for (size_t i = 0; i < count; i++) {
         b->kinds += b->count[ids[i]]++ == 0;
         b->total++;

@@ -1,6 +1,8 @@
 /* See chat_session.h. */
 #include "infer/chat_session.h"
 
+#include "base/array.h"
+#include "base/str.h"
 #include "files/file.h"
 #include "infer/chat.h"
 
@@ -72,10 +74,7 @@ static Turn *last_turn(const ChatSession *s)
 
 static void ask(ChatSession *s, const char *question)
 {
-    if (s->num_turns == s->capacity) {
-        s->capacity = 2 * s->capacity + 8;
-        s->turns = realloc_or_end(s->turns, s->capacity * sizeof *s->turns);
-    }
+    s->turns = array_room(s->turns, s->num_turns + 1, &s->capacity, sizeof *s->turns);
     s->turns[s->num_turns++] = (Turn){.question = copy_text(question), .request = s->num_asked++};
     s->is_waiting = true;
 }
@@ -134,7 +133,7 @@ const JsonValue *chat_session_messages(ChatSession *s)
         Turn *turn = &s->turns[i];
         add_message(s, list, "user", str_of(turn->question));
         if (s->is_waiting && i + 1 == s->num_turns) break;
-        add_message(s, list, "assistant", (Str){strbuf_cstr(&turn->answer), turn->answer.len});
+        add_message(s, list, "assistant", strbuf_str(&turn->answer));
     }
     return list;
 }

@@ -1,6 +1,7 @@
 /* See generate_file.h. */
 #include "infer/generate_file.h"
 
+#include "base/str.h"
 #include "base/log.h"
 #include "infer/resumable_file.h"
 
@@ -112,7 +113,7 @@ static Status run_rows(Run *r, InferModel *infer)
 {
     StrBuf settings = {0};
     generate_file_settings(infer, r->prompts, r->job, rows_progress(r->rows)->rows, &settings);
-    Status status = resumable_file_open(&infer->arena, r->job->out, (Str){settings.data, settings.len}, &r->file);
+    Status status = resumable_file_open(&infer->arena, r->job->out, strbuf_str(&settings), &r->file);
     strbuf_deinit(&settings);
     TRY(status);
     if (r->file.fd < 0) {

@@ -2,6 +2,7 @@
  * finished one waits there for the lines before it, so that memory is bounded. */
 #include "infer/generate_rows.h"
 
+#include "base/str.h"
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -124,7 +125,7 @@ bool rows_skip(RowsRun *r, Str line)
     JsonValue value;
     if (r->next.line == r->progress.num_lines) return false;
     begin_line(r, r->next, &begin);
-    bool is_it = line.len > begin.len && memcmp(line.data, begin.data, begin.len) == 0 && line.data[begin.len] == ',' &&
+    bool is_it = line.len > begin.len && str_starts(line, strbuf_str(&begin)) && line.data[begin.len] == ',' &&
                  json_parse(&arena, "", line.data, line.len, &value) == OK && value.type == JSON_OBJECT;
     status_clear();
     strbuf_deinit(&begin);

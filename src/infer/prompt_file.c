@@ -1,6 +1,7 @@
 /* See prompt_file.h. */
 #include "infer/prompt_file.h"
 
+#include "base/str.h"
 #include "base/hash.h"
 #include "data/record.h"
 #include "infer/chat.h"
@@ -25,13 +26,6 @@ void prompt_file_deinit(PromptFile *file)
     free(file->rows);
     arena_deinit(&file->arena);
     *file = (PromptFile){0};
-}
-
-static bool is_blank(Str line)
-{
-    for (size_t i = 0; i < line.len; i++)
-        if (!memchr(" \t\r", line.data[i], 3)) return false;
-    return true;
 }
 
 static Status need_template(PromptReader *r)
@@ -173,7 +167,7 @@ static Status read_rows(PromptReader *r, Str text)
         end = newline ? (size_t)(newline - text.data) + 1 : text.len;
         Record record = {
             .kind = RECORD_JSON, .bytes = {text.data + at, end - at - (newline != NULL)}, .file = &file, .line = ++line, .column = 1};
-        if (!is_blank(record.bytes)) TRY(read_row(r, &record));
+        if (str_trim(record.bytes).len > 0) TRY(read_row(r, &record));
     }
     FAIL_IF(!r->out->num_rows, ERR_INVALID, "%s has no rows; %s on each line", r->out->name, rows_help);
     FAIL_IF(!r->out->ids.len, ERR_INVALID, "%s has no row that is fine; the first says: %s", r->out->name, r->out->rows[0].error);

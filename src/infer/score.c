@@ -2,6 +2,7 @@
  * third of a row is padding; longer ones double. */
 #include "infer/score.h"
 
+#include "base/str.h"
 #include "data/format.h"
 #include "data/record.h"
 
@@ -31,13 +32,6 @@ void scores_deinit(Scores *scores)
 /* ---- reading rows ---- */
 
 static const char rows_help[] = "expected {\"text\": ...}, {\"prompt\": ..., \"completion\": ...} or {\"ids\": [...]}";
-
-static bool is_blank(Str line)
-{
-    for (size_t i = 0; i < line.len; i++)
-        if (!strchr(" \t\r\n", line.data[i]) || !line.data[i]) return false;
-    return true;
-}
 
 static Status append_text(InferModel *infer, const JsonValue *row, const char *field, bool add_special, TokenIds *out)
 {
@@ -121,7 +115,7 @@ Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, 
         end = newline ? (size_t)(newline - text.data) + 1 : text.len;
         Record record = {
             .kind = RECORD_JSON, .bytes = {text.data + at, end - at - (newline != NULL)}, .file = &file, .line = ++line, .column = 1};
-        if (is_blank(record.bytes)) continue;
+        if (str_trim(record.bytes).len == 0) continue;
         ScoreRow *row = &out->rows[out->num_rows++];
         *row = (ScoreRow){.line = line, .first = out->ids.len};
         Status status = record_parse(&arena, &record, &value);

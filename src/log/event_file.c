@@ -198,8 +198,7 @@ static Status create(EventFile *e, const char *folder)
 
 Status event_file_open(const char *folder, int64_t first_step, EventFile **out)
 {
-    EventFile *events = calloc(1, sizeof *events);
-    if (!events) fatal_out_of_memory(sizeof *events);
+    EventFile *events = calloc_or_end(1, sizeof *events);
     events->file.fd = -1;
     Status status = file_make_dirs(folder);
     if (status == OK) status = create(events, folder);

@@ -9,8 +9,7 @@ enum { MOST_CURVE = 4096, MOST_LOGGED = 16384, SAMPLE_BYTES = 4 << 20 };
 
 static void row_init(HistoryRow *row, int64_t most)
 {
-    *row = (HistoryRow){.points = calloc((size_t)most, sizeof *row->points), .most = most, .stride = 1};
-    if (!row->points) fatal_out_of_memory((size_t)most * sizeof *row->points);
+    *row = (HistoryRow){.points = calloc_or_end((size_t)most, sizeof *row->points), .most = most, .stride = 1};
 }
 
 void history_init(History *h, int64_t logging_steps)
@@ -72,8 +71,7 @@ static void add_ranks(History *h, const JsonValue *ranks, double seconds)
     if (!ranks || ranks->type != JSON_ARRAY || !(seconds > 0)) return;
     if (ranks->count != h->num_ranks) {
         free(h->ranks);
-        h->ranks = calloc(ranks->count + 1, sizeof *h->ranks);
-        if (!h->ranks) fatal_out_of_memory(ranks->count * sizeof *h->ranks);
+        h->ranks = calloc_or_end(ranks->count + 1, sizeof *h->ranks);
         h->num_ranks = ranks->count;
         h->rank_steps = 0;
     }

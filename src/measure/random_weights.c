@@ -35,9 +35,9 @@ static const void *stored_values(void *context, const Param *param, int64_t firs
 
 Status random_weights(Session *session, const HfModel *model)
 {
-    RandomBlock block = {malloc(BLOCK * sizeof *block.values), malloc(BLOCK * sizeof *block.bf16), malloc(BLOCK * sizeof *block.f16)};
+    RandomBlock block = {malloc_or_end(BLOCK * sizeof *block.values), malloc_or_end(BLOCK * sizeof *block.bf16),
+                         malloc_or_end(BLOCK * sizeof *block.f16)};
     LoadSource  source = {.context = &block, .values = random_values, .stored = stored_values};
-    if (!block.values || !block.bf16 || !block.f16) fatal_out_of_memory(BLOCK * sizeof *block.values);
     for (int i = 0; i < BLOCK; i++) block.values[i] = (philox_uniform(philox4x32((uint32_t)i, 0, 0, 0, 1).v[0]) - 0.5f) * 0.07f;
     dtype_convert(block.bf16, DT_BF16, block.values, DT_F32, BLOCK);
     dtype_convert(block.f16, DT_F16, block.values, DT_F32, BLOCK);

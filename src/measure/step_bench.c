@@ -134,8 +134,7 @@ static Status create(StepBench *b)
 
 static Status create_rank(const Config *config, Comm *comm, RankPlace place, StepBench **out_bench)
 {
-    StepBench *b = calloc(1, sizeof *b);
-    if (!b) fatal_out_of_memory(sizeof *b);
+    StepBench *b = calloc_or_end(1, sizeof *b);
     b->config = *config;
     b->comm = comm;
     b->place = place;

@@ -1,6 +1,8 @@
 /* See api_answer.h. */
 #include "serve/api_answer.h"
 
+#include "base/array.h"
+#include "base/str.h"
 #include "base/json.h"
 
 #include <math.h>
@@ -39,7 +41,7 @@ static void take_call(void *context, Str name, Str arguments)
 static void tell_forced(ApiChoice *c)
 {
     Str arguments;
-    int call = forced_call_read(&c->request->forced, (Str){strbuf_cstr(&c->forced), c->forced.len}, &arguments);
+    int call = forced_call_read(&c->request->forced, strbuf_str(&c->forced), &arguments);
     if (call >= 0) take_call(c, str_of(c->request->forced.names[call]), arguments);
     c->is_cut = !forced_call_is_whole(arguments);
 }
@@ -65,14 +67,8 @@ void api_choice_deinit(ApiChoice *c)
 static void take_token(ApiChoice *c, const EngineEvent *event)
 {
     size_t top = (size_t)event->top;
-    if (c->num_tokens == c->capacity) {
-        c->capacity = 2 * c->capacity + 16;
-        c->tokens = realloc_or_end(c->tokens, c->capacity * sizeof *c->tokens);
-    }
-    if (c->num_tops + top > c->tops_capacity) {
-        c->tops_capacity = 2 * (c->num_tops + top);
-        c->tops = realloc_or_end(c->tops, c->tops_capacity * sizeof *c->tops);
-    }
+    c->tokens = array_room(c->tokens, c->num_tokens + 1, &c->capacity, sizeof *c->tokens);
+    c->tops = array_room(c->tops, c->num_tops + top, &c->tops_capacity, sizeof *c->tops);
     c->tokens[c->num_tokens++] = (ApiToken){
         .own = {event->id, event->logprob}, .first_top = c->num_tops, .num_top = event->top, .at = event->at, .is_given = event->is_given};
     for (size_t i = 0; i < top; i++) c->tops[c->num_tops++] = (ApiTop){event->top_ids[i], event->top_logprobs[i]};

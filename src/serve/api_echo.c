@@ -3,6 +3,8 @@
  * side, and where they differ the nearest place is looked for from which they agree again. */
 #include "serve/api_echo.h"
 
+#include "base/str.h"
+
 #include <string.h>
 
 enum { NEAR = 16, AGREED = 4 }; /* characters: of both texts that are left out at most; that agree behind them */
@@ -150,7 +152,7 @@ void api_echo(Arena *arena, const Tokenizer *tokenizer, const int32_t *ids, ApiP
     StrBuf  decoded = {0};
     size_t *begins = arena_array(&scratch, size_t, prompt->num + 1);
     decode(tokenizer, ids, prompt->num, &decoded, begins);
-    Str text = prompt->text.data ? prompt->text : (Str){strbuf_cstr(&decoded), decoded.len};
+    Str text = prompt->text.data ? prompt->text : strbuf_str(&decoded);
     prompt->echo = (Str){arena_strndup(arena, text.data, text.len), text.len};
     prompt->offsets = arena_array(arena, uint32_t, prompt->num);
     Walk walk = {.decoded = {strbuf_cstr(&decoded), decoded.len}, .sent = prompt->echo};

@@ -2,6 +2,7 @@
  * the thread). Events lie in one growing buffer of bytes, which the receiver swaps for an empty one. */
 #include "serve/engine.h"
 
+#include "base/array.h"
 #include "infer/answer.h"
 #include "infer/json_guide.h"
 #include "infer/row_adapters.h"
@@ -391,10 +392,7 @@ Status engine_create(InferModel *infer, const DecoderOptions *options, const Eng
 
 static void send_command(Engine *e, const Command *command)
 {
-    if (e->num_commands == e->inbox_capacity) {
-        e->inbox_capacity = 2 * e->inbox_capacity + 8;
-        e->inbox = realloc_or_end(e->inbox, e->inbox_capacity * sizeof *e->inbox);
-    }
+    e->inbox = array_room(e->inbox, e->num_commands + 1, &e->inbox_capacity, sizeof *e->inbox);
     e->inbox[e->num_commands++] = *command;
     pthread_cond_signal(&e->wake);
 }

@@ -1,6 +1,7 @@
 /* See forced_call.h. */
 #include "serve/forced_call.h"
 
+#include "base/str.h"
 #include "base/json_walk.h"
 
 #include <string.h>
@@ -76,14 +77,9 @@ static Status find_call(Arena *arena, const Template *tmpl, const ChatMessages *
         status_clear();
     }
     if (!is_laid_out) return fail_form();
-    bool begins = answered.len > asked.len && memcmp(answered.data, asked.data, asked.len) == 0;
-    Str  answer = {answered.data + asked.len, answered.len - asked.len};
+    bool begins = answered.len > asked.len && str_starts(answered, asked);
+    Str  answer = str_slice(answered, asked.len, answered.len);
     return begins && find_form(answer, before, between) ? OK : fail_form();
-}
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
 /* Names that every template prints as they are. */
@@ -121,7 +117,7 @@ static Status take_names(Arena *arena, Str before, Str between, const StrList *n
     const Str none = {"", 0};
     Str       blanks = {between.data + between.len, 0};
     bool      is_one = names->count == 1;
-    while (blanks.len < between.len && is_blank(blanks.data[-1])) blanks = (Str){blanks.data - 1, blanks.len + 1};
+    while (blanks.len < between.len && byte_is_blank(blanks.data[-1])) blanks = (Str){blanks.data - 1, blanks.len + 1};
     Str words = {between.data, between.len - blanks.len};
     out->names = arena_array(arena, const char *, names->count);
     out->leads = arena_array(arena, Str, names->count);

@@ -1,6 +1,7 @@
 /* Answers: the head, a body that is whole or comes in chunks, and the form of errors. Bytes go into the connection's output buffer, which
  * the server's loop sends; nothing here closes a connection. */
 #include "serve/http_server_internal.h"
+#include "base/str.h"
 
 #include "base/json.h"
 
@@ -168,7 +169,7 @@ static void put_head(HttpExchange *exchange, int status, const char *type, const
     write_connection(&head, exchange);
     strbuf_puts(&head, end);
     strbuf_puts(&head, "\r\n");
-    put(exchange, (Str){head.data, head.len});
+    put(exchange, strbuf_str(&head));
     strbuf_deinit(&head);
     strbuf_deinit(&exchange->fields);
     exchange->fields = (StrBuf){0};
@@ -200,7 +201,7 @@ void http_reply_error(HttpExchange *exchange, int status, const char *message, c
 {
     StrBuf body = {0};
     http_error_json(&body, status, message, param, code);
-    http_reply(exchange, status, "application/json", (Str){body.data, body.len});
+    http_reply(exchange, status, "application/json", strbuf_str(&body));
     strbuf_deinit(&body);
 }
 

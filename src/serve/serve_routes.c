@@ -1,5 +1,6 @@
 /* Requests: who may ask, which route they take (routes.def), and the routes that are answered at once. */
 #include "serve/serve_internal.h"
+#include "base/str.h"
 
 #include "base/json.h"
 #include "base/log.h"
@@ -34,7 +35,7 @@ void serve_count(const Call *call, int status, int64_t tokens)
 void serve_reply(const Call *call, HttpExchange *exchange, int status, const char *type, const StrBuf *body)
 {
     serve_count(call, status, -1);
-    http_reply(exchange, status, type, (Str){strbuf_cstr(body), body->len});
+    http_reply(exchange, status, type, strbuf_str(body));
 }
 
 void serve_refuse(const Call *call, HttpExchange *exchange, int status, const char *message, const char *param, const char *code)
@@ -142,7 +143,7 @@ static void get_model(const Call *call, HttpExchange *exchange, const HttpReques
     StrBuf name = {0}, body = {0};
     size_t skip = strlen(paths[call->route]);
     decode_path((Str){request->path.data + skip, request->path.len - skip}, &name);
-    int index = api_find_model(&call->serve->model, (Str){strbuf_cstr(&name), name.len});
+    int index = api_find_model(&call->serve->model, strbuf_str(&name));
     if (index < 0) {
         strbuf_printf(&body, "there is no model %.100s; GET /v1/models lists them", strbuf_cstr(&name));
         serve_refuse(call, exchange, 404, body.data, "model", "model_not_found");

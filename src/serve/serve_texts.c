@@ -1,5 +1,6 @@
 /* Requests for texts: a generation is one of them, with a choice for each text that it asks for. It lives until the engine told the end of
  * all of them, also when its client has gone before. */
+#include "base/str.h"
 #include "base/log.h"
 #include "serve/api_answer.h"
 #include "serve/serve_internal.h"
@@ -94,7 +95,7 @@ static void answer_error(Generation *g, const EngineEvent *event)
         strbuf_puts(&part, "data: ");
         http_error_json(&part, status, event->error, NULL, NULL);
         strbuf_puts(&part, "\n\n");
-        http_send(exchange, (Str){part.data, part.len});
+        http_send(exchange, strbuf_str(&part));
         http_end(exchange);
         strbuf_deinit(&part);
         serve_count(&g->call, status, api_text_tokens(&g->answer));
@@ -113,7 +114,7 @@ static void answer_part(Generation *g, ApiChoice *choice)
     if (!g->num_open) api_write_end(&g->answer, &part);
     if (part.len && !g->has_begun) http_begin(exchange, 200, "text/event-stream");
     g->has_begun |= part.len > 0;
-    if (part.len) http_send(exchange, (Str){part.data, part.len});
+    if (part.len) http_send(exchange, strbuf_str(&part));
     strbuf_deinit(&part);
     if (g->num_open) return;
     end_answer(g);
@@ -129,7 +130,7 @@ static void answer_whole(Generation *g)
     api_write(&g->answer, &body);
     end_answer(g);
     serve_count(&g->call, 200, api_text_tokens(&g->answer));
-    http_reply(exchange, 200, "application/json", (Str){body.data, body.len});
+    http_reply(exchange, 200, "application/json", strbuf_str(&body));
     strbuf_deinit(&body);
 }
 
@@ -153,7 +154,7 @@ static void log_text(const Generation *g, const ApiChoice *choice)
     char what[32];
     if (!g->call.serve->options.logs_requests) return;
     snprintf(what, sizeof what, "choice %d", choice->index);
-    log_line(g, what, (Str){strbuf_cstr(&choice->content), choice->content.len});
+    log_line(g, what, strbuf_str(&choice->content));
 }
 
 /* A lost device doesn't come back: the process ends. */
@@ -263,7 +264,7 @@ static void log_prompt(const Generation *g)
     StrBuf text = {0};
     if (!g->call.serve->options.logs_requests) return;
     if (tokenizer_decode(g->call.serve->infer->tokenizer, g->request.ids.data, g->request.ids.len, false, &text) != OK) status_clear();
-    log_line(g, "prompt", (Str){strbuf_cstr(&text), text.len});
+    log_line(g, "prompt", strbuf_str(&text));
     strbuf_deinit(&text);
 }
 

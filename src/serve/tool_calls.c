@@ -2,6 +2,7 @@
  * time that text comes. A try says that more is needed, that this is no call, or how far the calls reach. */
 #include "serve/tool_calls.h"
 
+#include "base/str.h"
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -29,14 +30,9 @@ typedef struct Reading {
 
 /* ---- an object ---- */
 
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
 static size_t skip_blanks(Str text, size_t at)
 {
-    while (at < text.len && is_blank(text.data[at])) at++;
+    while (at < text.len && byte_is_blank(text.data[at])) at++;
     return at;
 }
 
@@ -52,7 +48,7 @@ static size_t skip_value(Str text, size_t at)
     int  depth = 0;
     char first = text.data[at];
     if (first != '"' && first != '{' && first != '[') { /* a number or a word */
-        while (!is_blank(text.data[at]) && text.data[at] != ',' && text.data[at] != '}') at++;
+        while (!byte_is_blank(text.data[at]) && text.data[at] != ',' && text.data[at] != '}') at++;
         return at;
     }
     do {
@@ -297,7 +293,7 @@ static void tell_calls(ToolReader *reader, const ToolAnswer *found, size_t len)
 {
     for (size_t i = 0; i < found->count; i++) {
         const StrBuf *name = &found->calls[i].name, *arguments = &found->calls[i].arguments;
-        reader->sink.call(reader->sink.context, (Str){name->data, name->len}, (Str){arguments->data, arguments->len});
+        reader->sink.call(reader->sink.context, strbuf_str(name), strbuf_str(arguments));
     }
     reader->has_begun = reader->has_called = true;
     drop(reader, len);
@@ -320,7 +316,7 @@ static int find_mark(Str held, size_t *out_at)
 /* Bytes before the blanks in front of `end`. */
 static size_t before_blanks(Str held, size_t end)
 {
-    while (end > 0 && is_blank(held.data[end - 1])) end--;
+    while (end > 0 && byte_is_blank(held.data[end - 1])) end--;
     return end;
 }
 
@@ -349,7 +345,7 @@ static bool try_calls(ToolReader *reader, int form, size_t behind, bool at_end)
 /* One step; false: more text has to come. */
 static bool advance(ToolReader *reader, bool at_end)
 {
-    if (reader->has_called) drop(reader, skip_blanks((Str){strbuf_cstr(&reader->held), reader->held.len}, 0));
+    if (reader->has_called) drop(reader, skip_blanks(strbuf_str(&reader->held), 0));
     Str    held = {strbuf_cstr(&reader->held), reader->held.len};
     size_t at;
     int    form = find_mark(held, &at);

@@ -2,7 +2,10 @@
  * least rank; long ones a linked list and a heap, so that a megabyte without a space takes n log n. Words of up to 31
  * bytes are remembered: a cache line holds a word and its ids. */
 #include "text/bpe.h"
+
+#include "base/array.h"
 #include "base/avx2.h"
+#include "base/str.h"
 #include "text/tokenizer_unicode.h"
 
 #include <stdlib.h>
@@ -55,8 +58,7 @@ static CacheLine *cache_create(uint64_t num_sets)
 
 BpeScratch *bpe_scratch_create(void)
 {
-    BpeScratch *scratch = calloc(1, sizeof *scratch);
-    if (!scratch) fatal_out_of_memory(sizeof *scratch);
+    BpeScratch *scratch = calloc_or_end(1, sizeof *scratch);
     scratch->cache = cache_create(CACHE_FIRST_SETS);
     scratch->set_mask = CACHE_FIRST_SETS - 1;
     return scratch;
@@ -75,23 +77,16 @@ void bpe_scratch_destroy(BpeScratch *scratch)
     free(scratch);
 }
 
-static void *grown(void *memory, size_t bytes)
-{
-    memory = realloc(memory, bytes);
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
-}
-
 /* Room for the symbols of a word of len bytes. */
 static void symbols_reserve(BpeScratch *s, size_t len)
 {
     if (len <= s->capacity) return;
     s->capacity = len + len / 2 + 64;
-    s->ids = grown(s->ids, s->capacity * sizeof *s->ids);
-    s->ranks = grown(s->ranks, s->capacity * sizeof *s->ranks);
-    s->merged = grown(s->merged, s->capacity * sizeof *s->merged);
-    s->previous = grown(s->previous, s->capacity * sizeof *s->previous);
-    s->next = grown(s->next, s->capacity * sizeof *s->next);
+    s->ids = realloc_or_end(s->ids, s->capacity * sizeof *s->ids);
+    s->ranks = realloc_or_end(s->ranks, s->capacity * sizeof *s->ranks);
+    s->merged = realloc_or_end(s->merged, s->capacity * sizeof *s->merged);
+    s->previous = realloc_or_end(s->previous, s->capacity * sizeof *s->previous);
+    s->next = realloc_or_end(s->next, s->capacity * sizeof *s->next);
 }
 
 static void rank_set(const Bpe *bpe, BpeScratch *s, size_t at)
@@ -128,10 +123,7 @@ static bool entry_before(const HeapEntry *a, const HeapEntry *b)
 
 static void heap_push(BpeScratch *s, HeapEntry entry)
 {
-    if (s->heap_len == s->heap_capacity) {
-        s->heap_capacity = s->heap_capacity ? s->heap_capacity * 2 : 256;
-        s->heap = grown(s->heap, s->heap_capacity * sizeof *s->heap);
-    }
+    s->heap = array_room(s->heap, s->heap_len + 1, &s->heap_capacity, sizeof *s->heap);
     size_t i = s->heap_len++;
     for (; i > 0 && entry_before(&entry, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];
     s->heap[i] = entry;
@@ -198,7 +190,7 @@ static size_t symbols_of_chars(const Bpe *bpe, BpeScratch *s, const char *word, 
             if (prefix) strbuf_append(&affixed, bpe->continuing_prefix.data, bpe->continuing_prefix.len);
             strbuf_append(&affixed, word + at, size);
             if (suffix) strbuf_append(&affixed, bpe->word_suffix.data, bpe->word_suffix.len);
-            text = (Str){affixed.data, affixed.len};
+            text = strbuf_str(&affixed);
             symbols_reserve(s, count + text.len + (len - at) + 1);
         }
         int32_t id = bpe_find(bpe, text.data, text.len);
@@ -246,9 +238,7 @@ static size_t word_ids(const Bpe *bpe, BpeScratch *s, const char *word, size_t l
 /* Room for `count` ids, and for copying a whole cache line's. */
 static void ids_reserve(TokenIds *out, size_t count)
 {
-    if (out->capacity - out->len >= count + CACHE_WORD_IDS) return;
-    out->capacity += out->capacity / 2 + count + 64;
-    out->data = grown(out->data, out->capacity * sizeof *out->data);
+    out->data = array_room(out->data, out->len + count + CACHE_WORD_IDS, &out->capacity, sizeof *out->data);
 }
 
 static void ids_append(TokenIds *out, const int32_t *ids, size_t count)

@@ -6,6 +6,8 @@
  * last. */
 #include "text/bpe_merge.h"
 
+#include "base/array.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +39,8 @@ typedef struct Word {
 typedef struct Learner {
     Word      *words;
     Pair      *pairs;
-    uint32_t   num_pairs, pair_capacity;
+    uint32_t   num_pairs;
+    size_t     pair_capacity;
     uint32_t  *slots; /* pair index + 1 */
     size_t     num_slots;
     HeapEntry *heap;
@@ -45,13 +48,6 @@ typedef struct Learner {
     uint32_t  *touched; /* pairs with fresh words */
     size_t     num_touched, touched_capacity;
 } Learner;
-
-static void *grown(void *memory, size_t count, size_t size)
-{
-    memory = realloc(memory, count * size);
-    if (!memory) fatal_out_of_memory(count * size);
-    return memory;
-}
 
 static size_t pair_slot(const Learner *l, int32_t left, int32_t right)
 {
@@ -70,16 +66,12 @@ static uint32_t pair_index(Learner *l, int32_t left, int32_t right)
     if ((size_t)l->num_pairs * 2 >= l->num_slots) {
         l->num_slots = l->num_slots ? l->num_slots * 2 : 1 << 16;
         free(l->slots);
-        l->slots = calloc(l->num_slots, sizeof *l->slots);
-        if (!l->slots) fatal_out_of_memory(l->num_slots * sizeof *l->slots);
+        l->slots = calloc_or_end(l->num_slots, sizeof *l->slots);
         for (uint32_t i = 0; i < l->num_pairs; i++) l->slots[pair_slot(l, l->pairs[i].left, l->pairs[i].right)] = i + 1;
     }
     size_t at = pair_slot(l, left, right);
     if (l->slots[at]) return l->slots[at] - 1;
-    if (l->num_pairs == l->pair_capacity) {
-        l->pair_capacity = l->pair_capacity ? l->pair_capacity * 2 : 1 << 15;
-        l->pairs = grown(l->pairs, l->pair_capacity, sizeof *l->pairs);
-    }
+    l->pairs = array_room(l->pairs, l->num_pairs + 1, &l->pair_capacity, sizeof *l->pairs);
     l->pairs[l->num_pairs] = (Pair){.left = left, .right = right, .last_merge = -1};
     l->slots[at] = ++l->num_pairs;
     return l->num_pairs - 1;
@@ -93,17 +85,14 @@ static void pair_change(Learner *l, int32_t left, int32_t right, int64_t count, 
     if (count <= 0) return;
     WordList *fresh = &pair->fresh;
     if (fresh->len == 0) {
-        if (l->num_touched == l->touched_capacity) {
-            l->touched_capacity = l->touched_capacity ? l->touched_capacity * 2 : 1 << 12;
-            l->touched = grown(l->touched, l->touched_capacity, sizeof *l->touched);
-        }
+        l->touched = array_room(l->touched, l->num_touched + 1, &l->touched_capacity, sizeof *l->touched);
         l->touched[l->num_touched++] = index;
     } else if (fresh->data[fresh->len - 1] == word) {
         return;
     }
-    if (fresh->len == fresh->capacity) {
+    if (fresh->len == fresh->capacity) { /* most lists stay at a word or two, and there are millions: no room to spare */
         fresh->capacity = fresh->capacity ? fresh->capacity * 2 : 4;
-        fresh->data = grown(fresh->data, fresh->capacity, sizeof *fresh->data);
+        fresh->data = realloc_or_end(fresh->data, fresh->capacity * sizeof *fresh->data);
     }
     fresh->data[fresh->len++] = word;
 }
@@ -117,10 +106,7 @@ static bool entry_before(const Learner *l, const HeapEntry *a, const HeapEntry *
 
 static void heap_push(Learner *l, HeapEntry entry)
 {
-    if (l->heap_len == l->heap_capacity) {
-        l->heap_capacity = l->heap_capacity ? l->heap_capacity * 2 : 1 << 15;
-        l->heap = grown(l->heap, l->heap_capacity, sizeof *l->heap);
-    }
+    l->heap = array_room(l->heap, l->heap_len + 1, &l->heap_capacity, sizeof *l->heap);
     size_t i = l->heap_len++;
     for (; i > 0 && entry_before(l, &entry, &l->heap[(i - 1) / 2]); i = (i - 1) / 2) l->heap[i] = l->heap[(i - 1) / 2];
     l->heap[i] = entry;
@@ -214,10 +200,7 @@ static int32_t token_join(WordCounts *tokens, const Pair *pair, StrBuf *text)
 
 static void merge_push(Learner *l, LearnedMerges *out, uint32_t pair)
 {
-    if (out->len == out->capacity) {
-        out->capacity = out->capacity ? out->capacity * 2 : 4096;
-        out->data = grown(out->data, out->capacity, sizeof *out->data);
-    }
+    out->data = array_room(out->data, out->len + 1, &out->capacity, sizeof *out->data);
     l->pairs[pair].last_merge = (int64_t)out->len;
     out->data[out->len++] = (LearnedMerge){l->pairs[pair].left, l->pairs[pair].right};
 }

@@ -1,4 +1,5 @@
 /* Reading the BPE model of a tokenizer.json into hash tables of ids. */
+#include "base/str.h"
 #include "text/bpe.h"
 #include "text/tokenizer_unicode.h"
 
@@ -182,7 +183,7 @@ static Status merges_read(Bpe *bpe, const JsonValue *merges, uint32_t first, Mer
     for (; count < most; count++) {
         Str left, right;
         if (merge_sides(&merges->items[first + count], first + count, &left, &right) != OK) break;
-        bool is_cut = cut <= right.len && memcmp(right.data, bpe->continuing_prefix.data, cut) == 0;
+        bool is_cut = str_starts(right, bpe->continuing_prefix);
         batch->wanted[count * 3].text = left;
         batch->wanted[count * 3 + 1].text = right;
         batch->joined_at[count] = batch->joined.len;
@@ -293,8 +294,7 @@ static void joints_build(Arena *arena, Bpe *bpe)
     bpe->can_cut =
         !bpe->ignore_merges && !bpe->continuing_prefix.len && !bpe->word_suffix.len && bpe->byte_fallback && bpe->has_all_fallback;
     if (!bpe->can_cut) return;
-    bool *is_byte = calloc((size_t)bpe->num_tokens + 1, sizeof *is_byte);
-    if (!is_byte) fatal_out_of_memory((size_t)bpe->num_tokens);
+    bool *is_byte = calloc_or_end((size_t)bpe->num_tokens + 1, sizeof *is_byte);
     for (int byte = 0; byte < 256; byte++)
         if (bpe->fallback_ids[byte] >= 0) is_byte[bpe->fallback_ids[byte]] = true;
     for (uint64_t i = 0; i <= bpe->merge_mask; i++) {

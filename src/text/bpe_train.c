@@ -1,6 +1,8 @@
 /* Training: count words in parallel (one table a worker, summed in a fixed order), learn merges, write the files. */
 #include "text/bpe_train.h"
 
+#include "base/array.h"
+#include "base/str.h"
 #include "files/file.h"
 #include "text/bpe_merge.h"
 #include "text/normalize.h"
@@ -70,8 +72,7 @@ Status bpe_trainer_create(const BpeTrainOptions *options, BpeTrainer **out_train
     FAIL_IF(options->vocab_size < options->num_special_tokens + 256 || options->vocab_size > MAX_VOCAB, ERR_INVALID,
             "vocab_size %d: expected from %d (the bytes and special tokens) to %d", options->vocab_size, options->num_special_tokens + 256,
             MAX_VOCAB);
-    BpeTrainer *trainer = calloc(1, sizeof *trainer);
-    if (!trainer) fatal_out_of_memory(sizeof *trainer);
+    BpeTrainer *trainer = calloc_or_end(1, sizeof *trainer);
     trainer->options = *options;
     if (!options->pattern) trainer->options.pattern = DEFAULT_PATTERN;
     Status status = pre_create(trainer);
@@ -81,8 +82,7 @@ Status bpe_trainer_create(const BpeTrainOptions *options, BpeTrainer **out_train
     }
     trainer->scanner = scanner_of_pattern(trainer->options.pattern, strlen(trainer->options.pattern));
     trainer->num_workers = pool_num_workers(options->pool);
-    trainer->workers = calloc((size_t)trainer->num_workers, sizeof *trainer->workers);
-    if (!trainer->workers) fatal_out_of_memory(sizeof *trainer->workers);
+    trainer->workers = calloc_or_end((size_t)trainer->num_workers, sizeof *trainer->workers);
     for (int i = 0; i < trainer->num_workers; i++) trainer->workers[i].pre.regex = regex_scratch_create();
     *out_trainer = trainer;
     return OK;
@@ -117,7 +117,7 @@ static Status chunk_count(const BpeTrainer *trainer, Worker *worker, Str text)
     if (utf8_valid_prefix(text.data, text.len) < text.len) {
         strbuf_clear(&worker->repaired);
         utf8_append_repaired(&worker->repaired, text.data, text.len);
-        text = (Str){worker->repaired.data, worker->repaired.len};
+        text = strbuf_str(&worker->repaired);
     }
     TRY(normalize(trainer->normalizer, &char_table, worker->pre.regex, worker->normal, text, &text));
     if (text.len == 0) return OK;
@@ -148,11 +148,7 @@ static void count_task(void *context, int64_t task, int index)
 
 static void chunk_push(BpeTrainer *trainer, Str chunk)
 {
-    if (trainer->num_chunks == trainer->chunk_capacity) {
-        trainer->chunk_capacity = trainer->chunk_capacity ? trainer->chunk_capacity * 2 : 256;
-        trainer->chunks = realloc(trainer->chunks, trainer->chunk_capacity * sizeof *trainer->chunks);
-        if (!trainer->chunks) fatal_out_of_memory(trainer->chunk_capacity * sizeof *trainer->chunks);
-    }
+    trainer->chunks = array_room(trainer->chunks, trainer->num_chunks + 1, &trainer->chunk_capacity, sizeof *trainer->chunks);
     trainer->chunks[trainer->num_chunks++] = chunk;
 }
 
@@ -238,7 +234,7 @@ static void token_write(const BpeTrainer *trainer, int32_t id, StrBuf *scratch, 
     if (id >= trainer->num_special) {
         strbuf_clear(scratch);
         append_byte_chars(scratch, token.data, token.len);
-        token = (Str){scratch->data, scratch->len};
+        token = strbuf_str(scratch);
     }
     json_write_string(out, token.data, token.len);
 }

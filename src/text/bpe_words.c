@@ -1,6 +1,8 @@
 /* Distinct words in an open-addressing table that doubles when half full. */
 #include "text/bpe_words.h"
 
+#include "base/array.h"
+#include "base/str.h"
 #include "base/hash.h"
 
 #include <stdlib.h>
@@ -19,7 +21,7 @@ static size_t slot_of(const WordCounts *counts, Str word)
     size_t at = hash_bytes(word.data, word.len, 0) & (counts->num_slots - 1);
     while (counts->slots[at]) {
         Str known = counts->words[counts->slots[at] - 1].word;
-        if (known.len == word.len && memcmp(known.data, word.data, word.len) == 0) break;
+        if (str_same(known, word)) break;
         at = (at + 1) & (counts->num_slots - 1);
     }
     return at;
@@ -29,8 +31,7 @@ static void slots_grow(WordCounts *counts)
 {
     counts->num_slots = counts->num_slots ? counts->num_slots * 2 : 1024;
     free(counts->slots);
-    counts->slots = calloc(counts->num_slots, sizeof *counts->slots);
-    if (!counts->slots) fatal_out_of_memory(counts->num_slots * sizeof *counts->slots);
+    counts->slots = calloc_or_end(counts->num_slots, sizeof *counts->slots);
     for (size_t i = 0; i < counts->len; i++) counts->slots[slot_of(counts, counts->words[i].word)] = (uint32_t)i + 1;
 }
 
@@ -42,11 +43,7 @@ void word_counts_add(WordCounts *counts, Str word, int64_t count)
         counts->words[counts->slots[at] - 1].count += count;
         return;
     }
-    if (counts->len == counts->capacity) {
-        counts->capacity = counts->capacity ? counts->capacity * 2 : 512;
-        counts->words = realloc(counts->words, counts->capacity * sizeof *counts->words);
-        if (!counts->words) fatal_out_of_memory(counts->capacity * sizeof *counts->words);
-    }
+    counts->words = array_room(counts->words, counts->len + 1, &counts->capacity, sizeof *counts->words);
     Str kept = {arena_strndup(&counts->arena, word.data, word.len), word.len};
     counts->words[counts->len++] = (WordCount){kept, count};
     counts->slots[at] = (uint32_t)counts->len;

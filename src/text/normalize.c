@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "text/normalize.h"
 
+#include "base/str.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -265,7 +267,7 @@ Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScra
         strbuf_clear(&buffers[next]);
         TRY(step_run(&normalizer->steps[i], table, regex, &buffers[next], &text, &changed));
         if (!changed) continue;
-        text = (Str){strbuf_cstr(&buffers[next]), buffers[next].len};
+        text = strbuf_str(&buffers[next]);
         next = 1 - next;
     }
     *out_text = text;

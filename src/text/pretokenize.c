@@ -3,6 +3,9 @@
 #define _GNU_SOURCE
 #include "text/pretokenize.h"
 
+#include "base/array.h"
+#include "base/str.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,21 +37,13 @@ struct PreTokenizer {
 
 static void piece_list_push(PieceList *list, size_t start, size_t end)
 {
-    if (list->len == list->capacity) {
-        list->capacity = list->capacity ? list->capacity * 2 : 64;
-        list->data = realloc(list->data, list->capacity * sizeof *list->data);
-        if (!list->data) fatal_out_of_memory(list->capacity * sizeof *list->data);
-    }
+    list->data = array_room(list->data, list->len + 1, &list->capacity, sizeof *list->data);
     list->data[list->len++] = (Piece){start, end};
 }
 
 static void span_push(PreScratch *scratch, size_t start, size_t end, bool match)
 {
-    if (scratch->num_spans == scratch->span_capacity) {
-        scratch->span_capacity = scratch->span_capacity ? scratch->span_capacity * 2 : 64;
-        scratch->spans = realloc(scratch->spans, scratch->span_capacity * sizeof *scratch->spans);
-        if (!scratch->spans) fatal_out_of_memory(scratch->span_capacity * sizeof *scratch->spans);
-    }
+    scratch->spans = array_room(scratch->spans, scratch->num_spans + 1, &scratch->span_capacity, sizeof *scratch->spans);
     scratch->spans[scratch->num_spans++] = (Span){start, end, match};
 }
 
@@ -394,18 +389,13 @@ static Str step_rewrite(const Step *step, PreScratch *scratch, Str text, bool at
         rewrite(step, out, inside, at_start && i == 0 && piece->start == 0);
         *piece = (Piece){start, out->len};
     }
-    return (Str){out->data, out->len};
-}
-
-static bool starts_with(Str text, Str part)
-{
-    return text.len >= part.len && memcmp(text.data, part.data, part.len) == 0;
+    return strbuf_str(out);
 }
 
 static void metaspace_rewrite(const Step *step, StrBuf *out, Str piece, bool first)
 {
     bool prepend = step->prepend == PREPEND_ALWAYS || (step->prepend == PREPEND_FIRST && first);
-    if (prepend && piece.data[0] != ' ' && !starts_with(piece, step->literal)) strbuf_append(out, step->literal.data, step->literal.len);
+    if (prepend && piece.data[0] != ' ' && !str_starts(piece, step->literal)) strbuf_append(out, step->literal.data, step->literal.len);
     while (piece.len > 0) {
         const char *space = memchr(piece.data, ' ', piece.len);
         size_t      len = space ? (size_t)(space - piece.data) : piece.len;

@@ -437,8 +437,7 @@ Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
         FAIL(ERR_UNSUPPORTED, "%s", (const char *)message);
     }
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* when it can't, matching interprets */
-    Regex *regex = calloc(1, sizeof *regex);
-    if (!regex) fatal_out_of_memory(sizeof *regex);
+    Regex *regex = calloc_or_end(1, sizeof *regex);
     regex->code = code;
     *out_regex = regex;
     return OK;
@@ -453,8 +452,7 @@ void regex_destroy(Regex *regex)
 
 RegexScratch *regex_scratch_create(void)
 {
-    RegexScratch *scratch = calloc(1, sizeof *scratch);
-    if (!scratch) fatal_out_of_memory(sizeof *scratch);
+    RegexScratch *scratch = calloc_or_end(1, sizeof *scratch);
     scratch->match = pcre2_match_data_create(1, NULL);
     scratch->context = pcre2_match_context_create(NULL);
     if (!scratch->match || !scratch->context) fatal_out_of_memory(0);

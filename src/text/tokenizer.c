@@ -1,6 +1,7 @@
 /* Loading a tokenizer: tokenizer.json into tables, then what tokenizer_config.json and generation_config.json say about
  * BOS, EOS and padding. */
 #include "text/tokenizer_internal.h"
+#include "base/str.h"
 
 #include "base/hash.h"
 #include "files/file.h"
@@ -17,7 +18,7 @@ static int32_t token_id(const Tokenizer *t, Str text)
     for (int k = 0; k < 2; k++) {
         for (int32_t i = 0; i < t->added[k].num_tokens; i++) {
             int32_t id = t->added[k].tokens[i].id;
-            if (t->ids[id].text.len == text.len && memcmp(t->ids[id].text.data, text.data, text.len) == 0) return id;
+            if (str_same(t->ids[id].text, text)) return id;
         }
     }
     return bpe_find(&t->bpe, text.data, text.len);
@@ -216,10 +217,9 @@ static Status parts_parse(Tokenizer *t, const char *name, const char *text, size
 Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer **out_tokenizer)
 {
     *out_tokenizer = NULL;
-    Tokenizer *t = calloc(1, sizeof *t);
+    Tokenizer *t = calloc_or_end(1, sizeof *t);
     Arena      tree = {0};
     JsonValue  root;
-    if (!t) fatal_out_of_memory(sizeof *t);
     t->bos_id = t->eos_id = t->pad_id = -1;
     t->hash = hash_bytes(json, len, 0);
     Status status = json_parse(&tree, name, json, len, &root);
@@ -281,9 +281,7 @@ static void override_tokens(Arena *arena, JsonValue *config, const JsonValue *ma
     if (count) memcpy(members, config->members, count * sizeof *members);
     for (uint32_t i = 0; i < map->count; i++) {
         uint32_t at = 0;
-        while (at < count && !(members[at].key.len == map->members[i].key.len &&
-                               memcmp(members[at].key.data, map->members[i].key.data, members[at].key.len) == 0))
-            at++;
+        while (at < count && !str_same(members[at].key, map->members[i].key)) at++;
         members[at] = map->members[i];
         count += at == count;
     }

@@ -1,15 +1,9 @@
 /* Added tokens are found before anything else looks at the text: at each place the longest one, then on behind it. */
 #include "text/tokenizer_internal.h"
+#include "base/array.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static void *grown(void *memory, size_t bytes)
-{
-    memory = realloc(memory, bytes);
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
-}
 
 void added_trie_deinit(AddedTrie *trie)
 {
@@ -20,10 +14,7 @@ void added_trie_deinit(AddedTrie *trie)
 
 static int32_t node_new(AddedTrie *trie, uint8_t byte, int32_t next)
 {
-    if (trie->num_nodes == trie->node_capacity) {
-        trie->node_capacity = trie->node_capacity ? trie->node_capacity * 2 : 256;
-        trie->nodes = grown(trie->nodes, (size_t)trie->node_capacity * sizeof *trie->nodes);
-    }
+    trie->nodes = array_room(trie->nodes, (size_t)trie->num_nodes + 1, &trie->node_capacity, sizeof *trie->nodes);
     trie->nodes[trie->num_nodes] = (TrieNode){.next = next, .token = -1, .byte = byte};
     return trie->num_nodes++;
 }
@@ -56,10 +47,7 @@ void added_trie_add(AddedTrie *trie, AddedToken token)
         node = child;
     }
     if (trie->nodes[node].token >= 0) return; /* of equal texts the first counts */
-    if (trie->num_tokens == trie->token_capacity) {
-        trie->token_capacity = trie->token_capacity ? trie->token_capacity * 2 : 64;
-        trie->tokens = grown(trie->tokens, (size_t)trie->token_capacity * sizeof *trie->tokens);
-    }
+    trie->tokens = array_room(trie->tokens, (size_t)trie->num_tokens + 1, &trie->token_capacity, sizeof *trie->tokens);
     trie->nodes[node].token = trie->num_tokens;
     trie->tokens[trie->num_tokens++] = token;
 }
@@ -76,10 +64,7 @@ static const AddedToken *longest_at(const AddedTrie *trie, Str text, size_t at)
 
 static void split_push(AddedSplits *out, size_t start, size_t end, int32_t id)
 {
-    if (out->len == out->capacity) {
-        out->capacity = out->capacity ? out->capacity * 2 : 64;
-        out->data = grown(out->data, out->capacity * sizeof *out->data);
-    }
+    out->data = array_room(out->data, out->len + 1, &out->capacity, sizeof *out->data);
     out->data[out->len++] = (AddedSplit){start, end, id};
 }
 

@@ -2,6 +2,8 @@
  * extra_special_tokens), and added_tokens.json. They are added in the order, with the ids and the flags that
  * transformers gives them: an id that a file tells beside them counts only for their order. */
 #include "text/tokenizer_internal.h"
+#include "base/array.h"
+#include "base/str.h"
 
 #include "base/hash.h"
 
@@ -22,7 +24,8 @@ static bool is_normalized(const BesideToken *token)
 typedef struct BesideList {
     Arena       *arena;
     BesideToken *items;
-    size_t       len, capacity;
+    size_t       len;
+    uint32_t     capacity;
 } BesideList;
 
 typedef struct Beside {
@@ -34,19 +37,8 @@ typedef struct Beside {
 
 static void list_push(BesideList *list, BesideToken token)
 {
-    if (list->len == list->capacity) {
-        size_t       capacity = list->capacity ? list->capacity * 2 : 64;
-        BesideToken *items = arena_array(list->arena, BesideToken, capacity);
-        if (list->len) memcpy(items, list->items, list->len * sizeof *items);
-        list->items = items;
-        list->capacity = capacity;
-    }
+    list->items = arena_room(list->arena, list->items, list->len + 1, &list->capacity, sizeof *list->items);
     list->items[list->len++] = token;
-}
-
-static bool is_same(Str a, Str b)
-{
-    return a.len == b.len && memcmp(a.data, b.data, a.len) == 0;
 }
 
 /* The added token of a text, NULL: there is none. */
@@ -54,7 +46,7 @@ static AddedToken *find_added(const Tokenizer *t, Str text, bool *out_normalized
 {
     for (int k = 0; k < 2; k++)
         for (int32_t i = 0; i < t->added[k].num_tokens; i++)
-            if (is_same(t->ids[t->added[k].tokens[i].id].text, text)) {
+            if (str_same(t->ids[t->added[k].tokens[i].id].text, text)) {
                 *out_normalized = k == 1;
                 return &t->added[k].tokens[i];
             }
@@ -64,14 +56,14 @@ static AddedToken *find_added(const Tokenizer *t, Str text, bool *out_normalized
 static bool is_numbered(const Beside *b, Str text)
 {
     for (size_t i = 0; i < b->num_numbered; i++)
-        if (is_same(b->list.items[i].token.content, text)) return true;
+        if (str_same(b->list.items[i].token.content, text)) return true;
     return false;
 }
 
 static bool is_equal(const BesideToken *a, const BesideToken *b)
 {
     const AddedToken *x = &a->token, *y = &b->token;
-    return is_same(x->content, y->content) && a->is_text == b->is_text && is_normalized(a) == is_normalized(b) &&
+    return str_same(x->content, y->content) && a->is_text == b->is_text && is_normalized(a) == is_normalized(b) &&
            x->special == y->special && x->lstrip == y->lstrip && x->rstrip == y->rstrip && x->single_word == y->single_word;
 }
 
@@ -166,7 +158,7 @@ static void add_named(Beside *b, const JsonValue *value)
 static bool is_own(const JsonMember *member)
 {
     Str key = member->key;
-    return key.len >= 6 && memcmp(key.data + key.len - 6, "_token", 6) == 0 && !is_usual(key);
+    return str_ends(key, str_of("_token")) && !is_usual(key);
 }
 
 static void add_own(Beside *b, JsonType type)
@@ -196,7 +188,7 @@ static const JsonValue *text_of(const JsonValue *value)
 static bool is_text_of(const JsonValue *value, Str text)
 {
     const JsonValue *content = text_of(value);
-    return content && content->type == JSON_STRING && is_same(content->string, text);
+    return content && content->type == JSON_STRING && str_same(content->string, text);
 }
 
 /* Does a name, as "eos_token", stand for the text? */
@@ -219,7 +211,7 @@ static bool is_special(const Beside *b, Str text)
         if (value && !json_get(value, "__type") && is_text_of(value, text)) return true;
     }
     for (uint32_t i = 0; extra && extra->type == JSON_ARRAY && i < extra->count; i++)
-        if (extra->items[i].type == JSON_STRING && is_same(extra->items[i].string, text)) return true;
+        if (extra->items[i].type == JSON_STRING && str_same(extra->items[i].string, text)) return true;
     return false;
 }
 
@@ -260,7 +252,7 @@ static void trie_remove(AddedTrie *trie, Str text, const IdInfo *ids)
 {
     AddedTrie rest = {0};
     for (int32_t i = 0; i < trie->num_tokens; i++)
-        if (!is_same(ids[trie->tokens[i].id].text, text)) added_trie_add(&rest, trie->tokens[i]);
+        if (!str_same(ids[trie->tokens[i].id].text, text)) added_trie_add(&rest, trie->tokens[i]);
     added_trie_deinit(trie);
     *trie = rest;
 }

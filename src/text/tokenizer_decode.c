@@ -2,6 +2,8 @@
  * back what isn't a whole character yet. */
 #define _GNU_SOURCE
 #include "text/tokenizer_internal.h"
+#include "base/array.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,11 +148,7 @@ typedef struct Texts {
 
 static void texts_end(Texts *texts)
 {
-    if (texts->count == texts->capacity) {
-        texts->capacity = texts->capacity ? texts->capacity * 2 : 64;
-        texts->ends = realloc(texts->ends, texts->capacity * sizeof *texts->ends);
-        if (!texts->ends) fatal_out_of_memory(texts->capacity * sizeof *texts->ends);
-    }
+    texts->ends = array_room(texts->ends, texts->count + 1, &texts->capacity, sizeof *texts->ends);
     texts->ends[texts->count++] = texts->bytes.len;
 }
 
@@ -195,11 +193,8 @@ static Str stripped(const Step *step, Str text, int64_t start, int64_t stop, int
 {
     size_t len = step->content.len;
     *out_taken = 0;
-    for (; start > *out_taken && text.len >= len && memcmp(text.data, step->content.data, len) == 0; (*out_taken)++) {
-        text.data += len;
-        text.len -= len;
-    }
-    for (; stop > 0 && text.len >= len && memcmp(text.data + text.len - len, step->content.data, len) == 0; stop--) text.len -= len;
+    for (; start > *out_taken && str_starts(text, step->content); (*out_taken)++) text = str_slice(text, len, text.len);
+    for (; stop > 0 && str_ends(text, step->content); stop--) text.len -= len;
     return text;
 }
 
@@ -385,8 +380,7 @@ static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, S
         break;
     case STEP_SUFFIX:
         if (stream->space) strbuf_putc(spare, ' ');
-        stream->space = in.len >= step->pattern.len && step->pattern.len > 0 &&
-                        memcmp(in.data + in.len - step->pattern.len, step->pattern.data, step->pattern.len) == 0;
+        stream->space = step->pattern.len > 0 && str_ends(in, step->pattern);
         if (stream->space) in.len -= step->pattern.len;
         append_replaced(spare, in, step->pattern, (Str){" ", 1});
         break;

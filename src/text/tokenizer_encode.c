@@ -1,6 +1,8 @@
 /* Text to ids: repair UTF-8, take added tokens out, normalize, take normalized added tokens out, cut into words, merge.
  */
 #include "text/tokenizer_internal.h"
+#include "base/array.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,19 +15,14 @@ void token_ids_deinit(TokenIds *ids)
 
 void token_ids_push(TokenIds *ids, int32_t id)
 {
-    if (ids->len == ids->capacity) {
-        ids->capacity = ids->capacity + ids->capacity / 2 + 64;
-        ids->data = realloc(ids->data, ids->capacity * sizeof *ids->data);
-        if (!ids->data) fatal_out_of_memory(ids->capacity * sizeof *ids->data);
-    }
+    ids->data = array_room(ids->data, ids->len + 1, &ids->capacity, sizeof *ids->data);
     ids->data[ids->len++] = id;
 }
 
 TokenizerScratch *tokenizer_scratch_create(const Tokenizer *tokenizer)
 {
-    TokenizerScratch *scratch = calloc(1, sizeof *scratch);
+    TokenizerScratch *scratch = calloc_or_end(1, sizeof *scratch);
     (void)tokenizer;
-    if (!scratch) fatal_out_of_memory(sizeof *scratch);
     scratch->bpe = bpe_scratch_create();
     scratch->regex = regex_scratch_create();
     scratch->pre.regex = scratch->regex;
@@ -94,11 +91,7 @@ static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str 
 
 static void anchor_push(TokenizerScratch *scratch, size_t byte, size_t token, bool is_added)
 {
-    if (scratch->num_anchors == scratch->anchor_capacity) {
-        scratch->anchor_capacity = scratch->anchor_capacity * 2 + 16;
-        scratch->anchors = realloc(scratch->anchors, scratch->anchor_capacity * sizeof *scratch->anchors);
-        if (!scratch->anchors) fatal_out_of_memory(scratch->anchor_capacity * sizeof *scratch->anchors);
-    }
+    scratch->anchors = array_room(scratch->anchors, scratch->num_anchors + 1, &scratch->anchor_capacity, sizeof *scratch->anchors);
     scratch->anchors[scratch->num_anchors++] = (TokenAnchor){byte, token, is_added};
 }
 
@@ -132,7 +125,7 @@ Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const cha
     if (utf8_valid_prefix(text, len) < len) {
         strbuf_clear(&scratch->repaired);
         utf8_append_repaired(&scratch->repaired, text, len);
-        all = (Str){scratch->repaired.data, scratch->repaired.len};
+        all = strbuf_str(&scratch->repaired);
         scratch->kept_text = false;
     }
     TokenIds ids = *out; /* a copy on our stack: the caller's may share its cache line with another thread's */

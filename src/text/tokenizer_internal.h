@@ -22,10 +22,12 @@ typedef struct TrieNode {
 /* Added tokens of one kind, found in a text: at each place the longest. */
 typedef struct AddedTrie {
     TrieNode   *nodes; /* nodes[0] is the root */
-    int32_t     num_nodes, node_capacity;
+    int32_t     num_nodes;
+    size_t      node_capacity;
     int32_t     first[256]; /* children of the root, 0: none */
     AddedToken *tokens;
-    int32_t     num_tokens, token_capacity;
+    int32_t     num_tokens;
+    size_t      token_capacity;
 } AddedTrie;
 
 void added_trie_deinit(AddedTrie *trie);

@@ -157,7 +157,7 @@ static void exec_generation(Render *r, const Node *node)
     exec_nodes(r, &node->body);
     r->frame = outer;
     if (r->captures) return;
-    r->spans = array_grown(&r->arena, r->spans, r->num_spans, &r->spans_capacity, sizeof *r->spans);
+    r->spans = arena_room(&r->arena, r->spans, r->num_spans + 1, &r->spans_capacity, sizeof *r->spans);
     r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
 
@@ -175,7 +175,7 @@ static void turn_end(Render *r, size_t begin)
     TemplateTurn turn = {{begin, r->out.len}, r->turn - 1, r->looks_around};
     r->turn = 0;
     if (r->out.len == begin || r->captures || r->calls) return;
-    r->turns = array_grown(&r->arena, r->turns, r->num_turns, &r->turns_capacity, sizeof turn);
+    r->turns = arena_room(&r->arena, r->turns, r->num_turns + 1, &r->turns_capacity, sizeof turn);
     r->turns[r->num_turns++] = turn;
 }
 

@@ -77,7 +77,7 @@ void parser_note(Parser *p, uint32_t name, bool is_parameter, bool is_stored)
     uint32_t i = 0;
     while (i < scope->count && scope->symbols[i].name != name) i++;
     if (i == MOST_SYMBOLS) parser_fail(p, ERR_INVALID, parser_token(p)->line, "more than %d names in one scope", MOST_SYMBOLS);
-    scope->symbols = array_grown(&p->tmpl->arena, scope->symbols, scope->count, &scope->capacity, sizeof *scope->symbols);
+    scope->symbols = arena_room(&p->tmpl->arena, scope->symbols, scope->count + 1, &scope->capacity, sizeof *scope->symbols);
     Symbol *symbol = &scope->symbols[i];
     if (i == scope->count) {
         scope->count++;
@@ -104,7 +104,7 @@ Node *parser_node(Parser *p, NodeKind kind, int line)
 
 void nodes_add(Parser *p, Nodes *nodes, Node *node)
 {
-    nodes->items = array_grown(&p->tmpl->arena, nodes->items, nodes->count, &nodes->capacity, sizeof *nodes->items);
+    nodes->items = arena_room(&p->tmpl->arena, nodes->items, nodes->count + 1, &nodes->capacity, sizeof *nodes->items);
     nodes->items[nodes->count++] = node;
 }
 

@@ -65,7 +65,7 @@ List value_to_list(Render *r, Value source)
     for (Iterator it = iterator_of(r, source); iterator_next(r, &it, &item);) {
         if (!list.capacity && source.type != V_STRING && it.count > 0)
             list.items = arena_array(&r->arena, Value, list.capacity = (uint32_t)it.count);
-        list.items = array_grown(&r->arena, list.items, list.count, &list.capacity, sizeof item);
+        list.items = arena_room(&r->arena, list.items, list.count + 1, &list.capacity, sizeof item);
         list.items[list.count++] = item;
     }
     return list;

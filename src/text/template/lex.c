@@ -13,7 +13,7 @@
 
 static Token *add_token(Parser *p, TokenKind kind)
 {
-    p->tokens = array_grown(&p->tmpl->arena, p->tokens, p->num_tokens, &p->capacity, sizeof *p->tokens);
+    p->tokens = arena_room(&p->tmpl->arena, p->tokens, p->num_tokens + 1, &p->capacity, sizeof *p->tokens);
     p->tokens[p->num_tokens] = (Token){.kind = kind, .line = p->line};
     return &p->tokens[p->num_tokens++];
 }

@@ -61,7 +61,7 @@ static void keep_token(Template *tmpl, Str name, const JsonValue *value)
     uint32_t at = 0;
     while (at < dict->count && !str_same(value_str(dict->entries[at].key), name)) at++;
     Str text = value->string;
-    dict->entries = array_grown(arena, dict->entries, dict->count, &dict->capacity, sizeof *dict->entries);
+    dict->entries = arena_room(arena, dict->entries, dict->count + 1, &dict->capacity, sizeof *dict->entries);
     dict->entries[at].key = value_text(arena_strndup(arena, name.data, name.len), name.len);
     dict->entries[at].value = value_text(arena_strndup(arena, text.data, text.len), text.len);
     if (at == dict->count) dict->count++;
@@ -74,7 +74,7 @@ static void keep_tokens(Template *tmpl, const JsonValue *config)
     const JsonValue *extra = json_get(config, "extra_special_tokens");
     for (uint32_t i = 0; config->type == JSON_OBJECT && i < config->count; i++) {
         Str  key = config->members[i].key;
-        bool is_token = key.len >= 6 && memcmp(key.data + key.len - 6, "_token", 6) == 0;
+        bool is_token = str_ends(key, str_of("_token"));
         if (is_token) keep_token(tmpl, key, &config->members[i].value);
     }
     for (uint32_t i = 0; extra && extra->type == JSON_OBJECT && i < extra->count; i++)

@@ -54,9 +54,8 @@ struct TemplateMemo {
 
 TemplateMemo *template_memo_create(const Template *tmpl, int64_t now_unix)
 {
-    TemplateMemo *memo = calloc(1, sizeof *memo);
-    if (memo) memo->shapes = calloc(2 * MOST_SHAPES, sizeof *memo->shapes);
-    if (!memo || !memo->shapes) fatal_out_of_memory(2 * MOST_SHAPES * sizeof *memo->shapes);
+    TemplateMemo *memo = calloc_or_end(1, sizeof *memo);
+    memo->shapes = calloc_or_end(2 * MOST_SHAPES, sizeof *memo->shapes);
     memo->tmpl = tmpl;
     memo->now_unix = now_unix;
     return memo;
@@ -132,7 +131,7 @@ bool template_memo_start(TemplateMemo *memo, const JsonValue *messages)
     memo->open_bytes = 0;
     strbuf_clear(&memo->key);
     for (uint32_t i = 0;; i++) {
-        memo->key_ends = array_grown(&memo->arena, memo->key_ends, i, &memo->key_capacity, sizeof *memo->key_ends);
+        memo->key_ends = arena_room(&memo->arena, memo->key_ends, i + 1, &memo->key_capacity, sizeof *memo->key_ends);
         memo->key_ends[i] = memo->key.len;
         if (i == messages->count) break;
         if (!put_message(memo, &messages->items[i])) return false;

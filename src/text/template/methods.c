@@ -167,7 +167,7 @@ static bool has_affix(Render *r, Str text, Value affix, bool at_end)
 {
     if (affix.len > text.len) return false;
     render_tick(r, 1 + (affix.len >> 10));
-    return affix.len == 0 || memcmp(text.data + (at_end ? text.len - affix.len : 0), affix.text, affix.len) == 0;
+    return at_end ? str_ends(text, value_str(affix)) : str_starts(text, value_str(affix));
 }
 
 Value str_affix(Render *r, const Call *c)

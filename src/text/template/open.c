@@ -19,15 +19,14 @@ Str open_part_text(const JsonValue *messages, const OpenPart *part)
 
 bool guard_holds(const JsonValue *messages, const Guard *guard)
 {
-    Str  text = open_part_text(messages, &guard->of), with = guard->with;
-    bool fits = text.len >= with.len;
+    Str text = open_part_text(messages, &guard->of), with = guard->with;
     switch (guard->kind) {
     case GUARD_EMPTY:
         return text.len == 0;
     case GUARD_STARTS:
-        return fits && memcmp(text.data, with.data, with.len) == 0;
+        return str_starts(text, with);
     case GUARD_ENDS:
-        return fits && memcmp(text.data + text.len - with.len, with.data, with.len) == 0;
+        return str_ends(text, with);
     case GUARD_HOLDS:
         return text_find(text, with, 0) != SIZE_MAX;
     case GUARD_EQUALS:
@@ -44,7 +43,7 @@ static bool ask(Render *r, GuardKind kind, Value v, Str with)
     Guard guard = {kind, v.open->parts[0], with};
     render_tick(r, (int64_t)(open_part_text(trace->messages, &guard.of).len >> 10));
     bool holds = guard_holds(trace->messages, &guard);
-    trace->guards = array_grown(&r->arena, trace->guards, trace->num_guards, &trace->guard_capacity, sizeof *trace->guards);
+    trace->guards = arena_room(&r->arena, trace->guards, trace->num_guards + 1, &trace->guard_capacity, sizeof *trace->guards);
     trace->guards[trace->num_guards++] = (GuardUse){guard, holds};
     trace->num_ops++;
     return holds;
@@ -58,7 +57,7 @@ static Value open_value(Render *r)
 static void add_part(Render *r, OpenText *text, OpenPart part)
 {
     if (text->count == MOST_PARTS) open_stop(r);
-    text->parts = array_grown(&r->arena, text->parts, text->count, &text->capacity, sizeof part);
+    text->parts = arena_room(&r->arena, text->parts, text->count + 1, &text->capacity, sizeof part);
     text->parts[text->count++] = part;
 }
 
@@ -145,7 +144,7 @@ void open_print(Render *r, Value v)
             strbuf_append(&r->out, part->text.data, part->text.len);
             continue;
         }
-        trace->places = array_grown(&r->arena, trace->places, trace->num_places, &trace->place_capacity, sizeof *trace->places);
+        trace->places = arena_room(&r->arena, trace->places, trace->num_places + 1, &trace->place_capacity, sizeof *trace->places);
         trace->places[trace->num_places++] = (OpenPlace){r->out.len, *part};
         strbuf_putc(&r->out, 0);
     }

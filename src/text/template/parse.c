@@ -344,8 +344,8 @@ uint32_t template_intern(Template *tmpl, Str name)
     NameTable *table = &tmpl->names;
     uint32_t   found = template_find_name(tmpl, name), *bucket = &table->buckets[bucket_of(name)];
     if (found != UINT32_MAX) return found;
-    table->names = array_grown(&tmpl->arena, table->names, table->count, &table->names_capacity, sizeof *table->names);
-    table->next = array_grown(&tmpl->arena, table->next, table->count, &table->next_capacity, sizeof *table->next);
+    table->names = arena_room(&tmpl->arena, table->names, table->count + 1, &table->names_capacity, sizeof *table->names);
+    table->next = arena_room(&tmpl->arena, table->next, table->count + 1, &table->next_capacity, sizeof *table->next);
     table->names[table->count] = (Str){arena_strndup(&tmpl->arena, name.data, name.len), name.len};
     table->next[table->count] = *bucket;
     return (*bucket = ++table->count) - 1;

@@ -19,8 +19,7 @@ static Status parse(Parser *p)
 Status template_parse(const char *name, const char *source, size_t len, Template **out_template)
 {
     FAIL_IF(len > TEMPLATE_MAX_BYTES, ERR_INVALID, "%s:1: the template has %zu bytes, the most is %d", name, len, TEMPLATE_MAX_BYTES);
-    Template *tmpl = calloc(1, sizeof *tmpl);
-    if (!tmpl) fatal_out_of_memory(sizeof *tmpl);
+    Template *tmpl = calloc_or_end(1, sizeof *tmpl);
     tmpl->name = arena_strdup(&tmpl->arena, name);
     tmpl->hash = hash_bytes(source, len, 0);
     Parser p = {.tmpl = tmpl, .text = source, .len = len};
@@ -122,14 +121,12 @@ static void take_output(Render *r, bool has_turns, TemplateOutput *out)
     *out = (TemplateOutput){.text = r->out};
     r->out = (StrBuf){0};
     if (has_turns && r->num_turns) {
-        out->turns = malloc(r->num_turns * sizeof *out->turns);
-        if (!out->turns) fatal_out_of_memory(r->num_turns * sizeof *out->turns);
+        out->turns = malloc_or_end(r->num_turns * sizeof *out->turns);
         memcpy(out->turns, r->turns, r->num_turns * sizeof *out->turns);
         out->num_turns = r->num_turns;
     }
     if (!r->num_spans) return;
-    out->spans = calloc(r->num_spans, sizeof *out->spans);
-    if (!out->spans) fatal_out_of_memory(r->num_spans * sizeof *out->spans);
+    out->spans = calloc_or_end(r->num_spans, sizeof *out->spans);
     for (size_t i = 0; i < r->num_spans; i++)
         if (r->spans[i].end <= out->text.len) out->spans[out->num_spans++] = r->spans[i];
 }

@@ -9,15 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-void *array_grown(Arena *arena, void *items, uint32_t count, uint32_t *capacity, size_t size)
-{
-    if (count < *capacity) return items;
-    *capacity = count < 4 ? 8 : count * 2;
-    void *more = arena_alloc(arena, arena_array_bytes(*capacity, size));
-    if (count) memcpy(more, items, count * size);
-    return more;
-}
-
 void render_fail(Render *r, const char *fmt, ...)
 {
     char    message[2048];
@@ -103,7 +94,7 @@ Value value_list(Render *r, ValueType type, List list)
 
 void list_add(Render *r, List *list, Value v)
 {
-    list->items = array_grown(&r->arena, list->items, list->count, &list->capacity, sizeof v);
+    list->items = arena_room(&r->arena, list->items, list->count + 1, &list->capacity, sizeof v);
     list->items[list->count++] = v;
     render_tick(r, 1);
 }
@@ -295,7 +286,7 @@ Value dict_get_text(const Dict *dict, Str key)
 {
     for (uint32_t i = 0; i < dict->count; i++) {
         const Value *other = &dict->entries[i].key;
-        if (other->type == V_STRING && other->len == key.len && memcmp(other->text, key.data, key.len) == 0) return dict->entries[i].value;
+        if (other->type == V_STRING && str_same(value_str(*other), key)) return dict->entries[i].value;
     }
     return (Value){0};
 }
@@ -326,7 +317,7 @@ void dict_set(Render *r, Dict *dict, Value key, Value value)
         entry->value = value;
         return;
     }
-    dict->entries = array_grown(&r->arena, dict->entries, dict->count, &dict->capacity, sizeof *dict->entries);
+    dict->entries = arena_room(&r->arena, dict->entries, dict->count + 1, &dict->capacity, sizeof *dict->entries);
     dict->entries[dict->count++] = (DictEntry){key, value};
 }
 

@@ -2,8 +2,8 @@
  * in the arena of the render (or of the template, for constants), so nothing is ever freed alone. */
 #pragma once
 
-#include "base/arena.h"
-#include "base/strbuf.h"
+#include "base/array.h"
+#include "base/str.h"
 
 #include <stdint.h>
 
@@ -179,18 +179,11 @@ static inline Value value_hint(const char *text)
     return value_undefined(UNDEF_HINT, (Value){0}, str_of(text));
 }
 
-static inline bool str_same(Str a, Str b)
-{
-    return a.len == b.len && (a.len == 0 || __builtin_memcmp(a.data, b.data, a.len) == 0);
-}
 /* What a message shows of a name. */
 static inline int shown(size_t len)
 {
     return len < 255 ? (int)len : 255;
 }
-
-/* The array, moved when there is no room for one more. */
-void *array_grown(Arena *arena, void *items, uint32_t count, uint32_t *capacity, size_t size);
 
 /* Python's name of the type: "str", "dict", ... */
 const char *value_type_name(Value v);
