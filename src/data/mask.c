@@ -1,6 +1,8 @@
 /* Bytes to tokens, and the public functions. Which bytes: mask_turns.c. */
 #include "data/mask.h"
 
+#include "base/array.h"
+#include "base/str.h"
 #include "data/mask_turns.h"
 
 #include <stdlib.h>
@@ -27,8 +29,7 @@ static Status token_length(MaskRules *rules, int32_t id, StrBuf *text)
 static Status measure_tokens(MaskRules *rules)
 {
     rules->vocab_size = tokenizer_vocab_size(rules->tokenizer);
-    rules->token_bytes = calloc((size_t)rules->vocab_size + 1, sizeof *rules->token_bytes);
-    if (!rules->token_bytes) fatal_out_of_memory(sizeof *rules->token_bytes * (size_t)rules->vocab_size);
+    rules->token_bytes = calloc_or_end((size_t)rules->vocab_size + 1, sizeof *rules->token_bytes);
     rules->has_raw_bytes = true;
     StrBuf text = {0};
     Status status = OK;
@@ -47,44 +48,34 @@ static void probe_template(MaskRules *rules, const Template *tmpl)
 
 Status mask_rules_create(const Tokenizer *tokenizer, const Template *tmpl, TrainOn train_on, MaskRules **out_rules)
 {
+    const Template *with_tools = tmpl ? template_with_tools(tmpl) : NULL;
+    const char     *eos = tokenizer_id_to_token(tokenizer, tokenizer_eos_id(tokenizer));
+    MaskRules      *rules = calloc_or_end(1, sizeof *rules);
+    *rules = (MaskRules){.tokenizer = tokenizer, .train_on = train_on, .stops[1] = str_of(eos ? eos : "")};
     *out_rules = NULL;
-    MaskRules *rules = calloc(1, sizeof *rules), *other = NULL;
-    if (!rules) fatal_out_of_memory(sizeof *rules);
-    rules->tokenizer = tokenizer;
-    rules->train_on = train_on;
     Status status = measure_tokens(rules);
     if (status != OK) {
         mask_rules_destroy(rules);
         return status;
     }
-    if (tmpl && template_with_tools(tmpl)) {
-        other = rules->with_tools = malloc(sizeof *other);
-        if (!other) fatal_out_of_memory(sizeof *other);
+    if (with_tools) {
+        MaskRules *other = malloc_or_end(sizeof *other);
         *other = *rules;
-        other->with_tools = NULL;
-        probe_template(other, template_with_tools(tmpl));
+        probe_template(other, with_tools);
+        rules->with_tools = other;
+        rules->traits.with_tools = &other->traits;
     }
     if (tmpl) probe_template(rules, tmpl);
-    if (other) rules->traits.with_tools = &other->traits;
     *out_rules = rules;
     return OK;
-}
-
-static void deinit_probes(MaskRules *rules)
-{
-    strbuf_deinit(&rules->opening);
-    strbuf_deinit(&rules->header);
-    strbuf_deinit(&rules->stop);
-    strbuf_deinit(&rules->tail);
-    strbuf_deinit(&rules->ending);
 }
 
 void mask_rules_destroy(MaskRules *rules)
 {
     if (!rules) return;
-    if (rules->with_tools) deinit_probes(rules->with_tools);
+    if (rules->with_tools) arena_deinit(&rules->with_tools->arena);
     free(rules->with_tools);
-    deinit_probes(rules);
+    arena_deinit(&rules->arena);
     free(rules->token_bytes);
     free(rules);
 }
@@ -131,24 +122,11 @@ void mask_keep(MaskEncoder *encoder)
     encoder->begin = encoder->documents.ids.len;
 }
 
-static void *room_for(void *data, size_t *capacity, size_t count, size_t size)
-{
-    if (count <= *capacity) return data;
-    *capacity = count + count / 2 + 64;
-    data = realloc(data, *capacity * size);
-    if (!data) fatal_out_of_memory(*capacity * size);
-    return data;
-}
-
 /* Room for the flags of `count` ids of the last sample. There is some even for none: encoder->mask is never NULL after it. */
 static void ensure(MaskEncoder *encoder, size_t count)
 {
     MaskDocuments *documents = &encoder->documents;
-    if (encoder->begin + count >= documents->mask_capacity) {
-        documents->mask_capacity = (encoder->begin + count) * 3 / 2 + 64;
-        documents->mask = realloc(documents->mask, documents->mask_capacity);
-        if (!documents->mask) fatal_out_of_memory(documents->mask_capacity);
-    }
+    documents->mask = array_room(documents->mask, encoder->begin + count + 1, &documents->mask_capacity, 1);
     encoder->mask = documents->mask + encoder->begin;
 }
 
@@ -169,10 +147,14 @@ static Status append_ids(MaskEncoder *encoder, const char *text, size_t len, boo
     return status;
 }
 
-static void push_id(MaskEncoder *encoder, int32_t id)
+/* The sample has the id before its `at`-th one, too. */
+static void insert_id(MaskEncoder *encoder, size_t at, int32_t id)
 {
     token_ids_push(&encoder->documents.ids, id);
     set_ids(encoder);
+    int32_t *place = encoder->ids.data + at;
+    memmove(place + 1, place, sizeof id * (encoder->ids.len - 1 - at));
+    *place = id;
 }
 
 /* BOS first if the tokenizer adds it and the text didn't. */
@@ -180,21 +162,16 @@ static bool put_bos(MaskEncoder *encoder)
 {
     const Tokenizer *tokenizer = encoder->rules->tokenizer;
     int32_t          bos = tokenizer_bos_id(tokenizer);
-    TokenIds        *ids = &encoder->ids;
-    if (!tokenizer_adds_bos(tokenizer) || bos < 0 || (ids->len > 0 && ids->data[0] == bos)) return false;
-    push_id(encoder, bos);
-    memmove(ids->data + 1, ids->data, sizeof *ids->data * (ids->len - 1));
-    ids->data[0] = bos;
+    if (!tokenizer_adds_bos(tokenizer) || bos < 0 || (encoder->ids.len > 0 && encoder->ids.data[0] == bos)) return false;
+    insert_id(encoder, 0, bos);
     return true;
 }
 
-static bool put_eos(MaskEncoder *encoder)
+static void put_eos(MaskEncoder *encoder)
 {
-    int32_t   eos = tokenizer_eos_id(encoder->rules->tokenizer);
-    TokenIds *ids = &encoder->ids;
-    if (eos < 0 || (ids->len > 0 && ids->data[ids->len - 1] == eos)) return false;
-    push_id(encoder, eos);
-    return true;
+    int32_t eos = tokenizer_eos_id(encoder->rules->tokenizer);
+    size_t  len = encoder->ids.len;
+    if (eos >= 0 && (len == 0 || encoder->ids.data[len - 1] != eos)) insert_id(encoder, len, eos);
 }
 
 /* ---- from places in the text to tokens ---- */
@@ -232,7 +209,7 @@ static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_
 static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anchor, size_t place)
 {
     const char *token = tokenizer_id_to_token(encoder->rules->tokenizer, encoder->ids.data[anchor->token]);
-    Str         text = {encoder->text.data + anchor->byte, anchor[1].byte - anchor->byte}, own = str_of(token ? token : "");
+    Str         text = str_slice(encoder->text, anchor->byte, anchor[1].byte), own = str_of(token ? token : "");
     const char *at = str_search(text, own);
     size_t      begin = at ? (size_t)(at - encoder->text.data) : anchor->byte;
     return (Border){anchor->token + (place >= begin + own.len), anchor->token + (place > begin)};
@@ -279,7 +256,7 @@ static void keep_anchors(MaskEncoder *encoder)
     const TokenAnchor *anchors;
     encoder->has_bytes =
         tokenizer_anchors(encoder->rules->tokenizer, encoder->scratch, &anchors, &encoder->num_anchors) && encoder->rules->has_raw_bytes;
-    encoder->anchors = room_for(encoder->anchors, &encoder->anchor_capacity, encoder->num_anchors, sizeof *anchors);
+    encoder->anchors = array_room(encoder->anchors, encoder->num_anchors, &encoder->anchor_capacity, sizeof *anchors);
     memcpy(encoder->anchors, anchors, encoder->num_anchors * sizeof *anchors);
 }
 
@@ -290,8 +267,7 @@ static Status place_span(MaskEncoder *encoder, TurnSpan *span)
     const Tokenizer *tokenizer = encoder->rules->tokenizer;
     const int32_t   *ids = encoder->ids.data;
     Border           begin, end, bare;
-    size_t           bare_byte =
-        span->begin_byte + turns_trim_end((Str){encoder->text.data + span->begin_byte, span->end_byte - span->begin_byte}).len;
+    size_t           bare_byte = span->begin_byte + str_trim_end(str_slice(encoder->text, span->begin_byte, span->end_byte)).len;
     TRY(find_border(encoder, span->begin_byte, &begin));
     TRY(find_border(encoder, bare_byte, &bare));
     bool ends_with_stop = bare.before > begin.before && bare.before == bare.begun && turns_is_stop(tokenizer, ids[bare.before - 1]);
@@ -306,13 +282,8 @@ static Status place_span(MaskEncoder *encoder, TurnSpan *span)
 static void count_trained(MaskEncoder *encoder)
 {
     const uint8_t *mask = encoder->mask;
-    size_t         i = 1, len = encoder->ids.len;
     int64_t        count = 0; /* not in the struct, which bytes could alias */
-    for (uint64_t flags; i + sizeof flags <= len; i += sizeof flags) {
-        memcpy(&flags, mask + i, sizeof flags);
-        count += __builtin_popcountll(flags);
-    }
-    for (; i < len; i++) count += mask[i];
+    for (size_t i = 1, len = encoder->ids.len; i < len; i++) count += mask[i];
     encoder->num_trained = count;
 }
 
@@ -372,7 +343,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
                            .memo = has_memo ? encoder->memo : NULL,
                            .arena = arena};
     TRY(turns_render(&context, &encoder->laid_out, &turns));
-    encoder->spans = room_for(encoder->spans, &encoder->span_capacity, encoder->num_spans + turns.count, sizeof *encoder->spans);
+    encoder->spans = array_room(encoder->spans, encoder->num_spans + turns.count, &encoder->span_capacity, sizeof *encoder->spans);
     if (turns.count) memcpy(encoder->spans + encoder->num_spans, turns.spans, turns.count * sizeof *turns.spans);
     layout->first_span = encoder->num_spans;
     layout->num_spans = turns.count;
@@ -419,7 +390,7 @@ static Status encode_ids(MaskEncoder *encoder)
 static void push_layout(MaskEncoder *encoder, Layout layout)
 {
     layout.len = encoder->laid_out.len - layout.begin;
-    encoder->layouts = room_for(encoder->layouts, &encoder->layout_capacity, encoder->num_layouts + 1, sizeof *encoder->layouts);
+    encoder->layouts = array_room(encoder->layouts, encoder->num_layouts + 1, &encoder->layout_capacity, sizeof *encoder->layouts);
     encoder->layouts[encoder->num_layouts++] = layout;
 }
 

@@ -16,7 +16,7 @@ NODISCARD Status      mask_rules_create(const Tokenizer *tokenizer, const Templa
 void                  mask_rules_destroy(MaskRules *rules);      /* NULL is fine */
 const TemplateTraits *mask_rules_traits(const MaskRules *rules); /* NULL: no template */
 
-/* The same, but every row takes the way by prefixes that fits every template: what the quick ways are tested against. */
+/* Turns are found by prefixes, which fits every template, and never by a template's loops: what these are tested against. */
 void mask_rules_forbid_shortcuts(MaskRules *rules);
 /* Every row is rendered by the template itself: what the memo is tested against. Before mask_encoder_init. */
 void mask_rules_forbid_memo(MaskRules *rules);

@@ -3,28 +3,10 @@
  * A message is where the text differs from renderings with another content in its place. A template may print other messages inside
  * a turn, as those do that look ahead and print the results of tools between an answer's calls and its content. Such a text is looked
  * for in the turn; if the turn changes with it, what the turn is without later messages is the answer's own, and the rest isn't. */
+#include "base/str.h"
 #include "data/mask_turns.h"
 
 #include <string.h>
-
-static size_t common_len(Str a, Str b)
-{
-    size_t n = 0, most = a.len < b.len ? a.len : b.len;
-    while (n < most && a.data[n] == b.data[n]) n++;
-    return n;
-}
-
-static size_t common_end(Str a, Str b)
-{
-    size_t n = 0, most = a.len < b.len ? a.len : b.len;
-    while (n < most && a.data[a.len - 1 - n] == b.data[b.len - 1 - n]) n++;
-    return n;
-}
-
-static Str part(Str text, size_t begin, size_t end)
-{
-    return (Str){text.data + begin, end - begin};
-}
 
 /* ---- renderings with something else ---- */
 
@@ -65,11 +47,6 @@ static Status render_other(const TurnContext *context, const JsonValue *messages
     return status;
 }
 
-static Str text_of(const TemplateOutput *out)
-{
-    return (Str){strbuf_cstr(&out->text), out->text.len};
-}
-
 /* A tag's own bytes: <|im_end|>, </think>, [/INST]. */
 static bool is_of_tag(char byte)
 {
@@ -100,7 +77,7 @@ static bool find_among(const TurnContext *context, const JsonValue *messages, ui
     for (int k = 0; k < 2; k++) {
         TemplateOutput other = {0};
         Status         status = render_other(context, messages, i, context->is_assistant[i], others[k], &other);
-        size_t         alike = common_len(text, text_of(&other)), alike_end = common_end(text, text_of(&other));
+        size_t         alike = str_common(text, strbuf_str(&other.text)), alike_end = str_common_end(text, strbuf_str(&other.text));
         template_output_deinit(&other);
         if (status != OK) {
             status_clear();
@@ -136,7 +113,7 @@ static bool shorten(const TurnContext *context, uint32_t i, Cut cut, Shorter *ou
     fewer.items = items;
     fewer.count = messages->count - (next - i - 1);
     *out = (Shorter){0};
-    bool is_found = render(context, &fewer, &out->output) == OK && find_among(context, &fewer, i, text_of(&out->output), &out->own);
+    bool is_found = render(context, &fewer, &out->output) == OK && find_among(context, &fewer, i, strbuf_str(&out->output.text), &out->own);
     status_clear();
     arena_deinit(&arena);
     return is_found;
@@ -149,7 +126,7 @@ static bool find_once(Str text, Str what, Region *out)
     if (!at) return false;
     out->begin = (size_t)(at - text.data);
     out->end = out->begin + what.len;
-    return !str_search(part(text, out->begin + 1, text.len), what);
+    return !str_search(str_slice(text, out->begin + 1, text.len), what);
 }
 
 /* Calls that results follow: those are printed differently, or not at all, when there are no calls. Without what follows, the
@@ -160,9 +137,9 @@ static bool find_calls(const TurnContext *context, uint32_t i, Str text, Region 
     for (Cut cut = 0; cut < NUM_CUTS && !is_found; cut++) {
         Shorter shorter;
         bool    is_there = shorten(context, i, cut, &shorter);
-        Str     other = text_of(&shorter.output);
+        Str     other = strbuf_str(&shorter.output.text);
         *out = shorter.own;
-        is_found = is_there && (out->end <= common_len(text, other) || find_once(text, part(other, out->begin, out->end), out));
+        is_found = is_there && (out->end <= str_common(text, other) || find_once(text, str_slice(other, out->begin, out->end), out));
         template_output_deinit(&shorter.output);
     }
     return is_found;
@@ -176,7 +153,7 @@ bool change_find(const TurnContext *context, uint32_t i, Str text, Region *out)
     bool             has_calls = is_followed && !turns_is_nothing(&messages->items[i], "tool_calls");
     Region           calls;
     has_calls = has_calls && find_calls(context, i, text, &calls);
-    bool has_stop = has_calls && (rules->stop.len == 0 || turns_behind_stop(rules, text, calls.end) > calls.end);
+    bool has_stop = has_calls && (rules->stops[0].len == 0 || turns_behind_stop(rules, text, calls.end) > calls.end);
     if (!has_stop && find_among(context, messages, i, text, out)) return true;
     if (has_calls) *out = calls;
     return has_calls;
@@ -189,17 +166,18 @@ static Str sign_of(const JsonValue *message)
 {
     const JsonValue *content = json_get(message, "content");
     for (uint32_t k = 0; content && content->type == JSON_ARRAY && k < content->count; k++) {
-        const JsonValue *text = json_get(&content->items[k], "text");
-        if (text && text->type == JSON_STRING && text->string.len > 0) return content_sign(text->string);
+        Str text = turns_text(&content->items[k], "text");
+        if (text.len > 0) return content_sign(text);
     }
-    return content && content->type == JSON_STRING ? content_sign(content->string) : (Str){0};
+    return content_sign(turns_text(message, "content"));
 }
 
 /* Does the turn's text change with message k? If not, it only says something alike. */
 static bool changes_with(const TurnContext *context, uint32_t k, Str turn)
 {
     TemplateOutput other = {0};
-    bool is_same = render_other(context, context->sample->messages, k, false, "Qqq", &other) == OK && str_search(text_of(&other), turn);
+    bool           is_same =
+        render_other(context, context->sample->messages, k, false, "Qqq", &other) == OK && str_search(strbuf_str(&other.text), turn);
     status_clear();
     template_output_deinit(&other);
     return !is_same;
@@ -224,9 +202,8 @@ static bool is_enclosed(Str text)
 /* The message's content, as templates that trim it and leave out thinking print it. */
 static Str printed_content(const JsonValue *message, Str text)
 {
-    const JsonValue *content = json_get(message, "content");
-    Str              said = turns_trim(content && content->type == JSON_STRING ? content->string : (Str){0});
-    return str_search(text, said) ? said : turns_trim(content_behind_thinking(said));
+    Str said = str_trim(turns_text(message, "content"));
+    return str_search(text, said) ? said : str_trim(content_behind_thinking(said));
 }
 
 /* The turn is its own text with something between: where that is. Where several places give the same, it ends where the content
@@ -234,13 +211,13 @@ static Str printed_content(const JsonValue *message, Str text)
 static bool find_between(Str turn, Str own, const JsonValue *message, Region *out)
 {
     if (own.len > turn.len) return false;
-    size_t alike = common_len(turn, own), alike_end = common_end(turn, own), len = turn.len - own.len;
+    size_t alike = str_common(turn, own), alike_end = str_common_end(turn, own), len = turn.len - own.len;
     if (alike + alike_end < own.len) return false;
     Str    said = printed_content(message, own);
     size_t first = own.len - alike_end, begin = alike, last = alike;
     for (size_t at = first; at <= last; at++)
-        if (is_enclosed(part(turn, at, at + len))) begin = at;
-    bool ends_so = said.len > 0 && said.len <= own.len && memcmp(own.data + own.len - said.len, said.data, said.len) == 0;
+        if (is_enclosed(str_slice(turn, at, at + len))) begin = at;
+    bool ends_so = said.len > 0 && str_ends(own, said);
     if (ends_so && own.len - said.len >= first && own.len - said.len <= last) begin = own.len - said.len;
     *out = (Region){begin, begin + len};
     return true;
@@ -275,9 +252,9 @@ static Str through_content(Str text, const JsonValue *message)
 static bool find_between_shorter(Str turn, const Shorter *shorter, const JsonValue *message, Region *out)
 {
     enum { MOST_LEAD_BYTES = 256 };
-    Str text = text_of(&shorter->output);
+    Str text = strbuf_str(&shorter->output.text);
     for (size_t lead = 0; lead <= MOST_LEAD_BYTES && lead <= shorter->own.begin && lead <= turn.len; lead++) {
-        Str own = part(text, shorter->own.begin - lead, shorter->own.end);
+        Str own = str_slice(text, shorter->own.begin - lead, shorter->own.end);
         if (memcmp(own.data, turn.data, lead) != 0) continue;
         if (find_between(turn, own, message, out) || find_between(turn, through_content(own, message), message, out)) return true;
     }
@@ -289,7 +266,7 @@ Status change_keep_own(TurnContext *context, uint32_t i, bool is_alone, Str text
     const TurnSpan  *span = &turns->spans[turns->count - 1];
     const JsonValue *messages = context->sample->messages;
     size_t           begin = span->begin_byte;
-    Str              turn = part(text, begin, span->end_byte);
+    Str              turn = str_slice(text, begin, span->end_byte);
     turn.len -= turns_stop_len(context->rules, turn);
     uint32_t first = i;
     while (is_alone && first > 0 && !context->is_assistant[first - 1]) first--;

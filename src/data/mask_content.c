@@ -1,4 +1,5 @@
 /* What a template prints of the messages it is given. */
+#include "base/str.h"
 #include "data/mask_turns.h"
 
 #include <stdio.h>
@@ -19,38 +20,18 @@ static const char thought_probe[] =
     "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": \"Omega\", \"%s\": \"Theta\"}]";
 
 /* Does the conversation come out with its texts, and with nothing of how lists are written down? */
-static bool prints(const MaskRules *rules, const char *conversation)
+static bool prints(MaskRules *rules, const char *conversation)
 {
-    Arena          arena = {0};
-    JsonValue      messages;
-    TemplateInput  input = {.messages = &messages, .now_unix = rules->now_unix};
-    TemplateOutput out = {0};
-    Status         status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
-    if (status == OK) status = template_render(rules->tmpl, &input, &out);
-    const char *text = status == OK ? strbuf_cstr(&out.text) : "";
-    bool        has_thought = !strstr(conversation, "Theta") || strstr(text, "Theta");
-    bool is_printed = has_thought && strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
-    status_clear(); /* a template that refuses it doesn't print it */
-    template_output_deinit(&out);
-    arena_deinit(&arena);
-    return is_printed;
+    const char *text = turns_probe_text(rules, conversation, NULL, false).data;
+    bool        has_thought = text && (!strstr(conversation, "Theta") || strstr(text, "Theta"));
+    return has_thought && strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
 }
 
 /* Is a conversation rendered, with these tools or none, but nothing of "Theta" in it? */
-static bool hides(const MaskRules *rules, const char *conversation, const char *tools)
+static bool hides(MaskRules *rules, const char *conversation, const char *tools)
 {
-    Arena          arena = {0};
-    JsonValue      messages, list;
-    TemplateInput  input = {.messages = &messages, .tools = tools ? &list : NULL, .now_unix = rules->now_unix};
-    TemplateOutput out = {0};
-    Status         status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
-    if (status == OK && tools) status = json_parse(&arena, "probe", tools, strlen(tools), &list);
-    if (status == OK) status = template_render(rules->tmpl, &input, &out);
-    bool is_hidden = status == OK && strstr(strbuf_cstr(&out.text), "Alpha") && !strstr(strbuf_cstr(&out.text), "Theta");
-    status_clear();
-    template_output_deinit(&out);
-    arena_deinit(&arena);
-    return is_hidden;
+    const char *text = turns_probe_text(rules, conversation, tools, false).data;
+    return text && strstr(text, "Alpha") && !strstr(text, "Theta");
 }
 
 #define ASKED(more) "[{\"role\": \"user\", \"content\": \"Alpha\"" more "}"
@@ -107,7 +88,7 @@ Str content_sign(Str text)
         if (i - begin > best.len) best = (Str){text.data + begin, i - begin};
         i += i == begin;
     }
-    while (best.len > 0 && best.data[0] == ' ') best = (Str){best.data + 1, best.len - 1};
+    while (best.len > 0 && best.data[0] == ' ') best = str_slice(best, 1, best.len);
     while (best.len > 0 && best.data[best.len - 1] == ' ') best.len--;
     return best;
 }
@@ -115,7 +96,7 @@ Str content_sign(Str text)
 Str content_behind_thinking(Str text)
 {
     static const Str end = {"</think>", 8};
-    for (const char *at; (at = str_search(text, end));) text = (Str){at + end.len, text.len - (size_t)(at + end.len - text.data)};
+    for (const char *at; (at = str_search(text, end));) text = str_slice(text, (size_t)(at - text.data) + end.len, text.len);
     return text;
 }
 
@@ -131,20 +112,18 @@ static bool is_part(const TemplateParts *whole, Str text, uint32_t *next)
     return false;
 }
 
-static bool is_usual(const JsonValue *role)
+static bool is_usual(Str role)
 {
     static const char *const usual[] = {"user", "assistant", "system", "tool", "developer"};
-    for (size_t i = 0; role && role->type == JSON_STRING && i < sizeof usual / sizeof usual[0]; i++)
-        if (str_equal(role->string, usual[i])) return true;
+    for (size_t i = 0; i < sizeof usual / sizeof usual[0]; i++)
+        if (str_equal(role, usual[i])) return true;
     return false;
 }
 
 static bool has_thought(const JsonValue *message)
 {
-    for (size_t i = 0; i < NUM_REASONING_KEYS && message->count > 2; i++) {
-        const JsonValue *thought = json_get(message, reasoning_keys[i]);
-        if (thought && thought->type == JSON_STRING && thought->string.len > 0) return true;
-    }
+    for (size_t i = 0; i < NUM_REASONING_KEYS && message->count > 2; i++)
+        if (turns_text(message, reasoning_keys[i]).len > 0) return true;
     return false;
 }
 
@@ -154,20 +133,20 @@ Status content_look(const Sample *sample, const TemplateTraits *traits, const Te
     Str      rest = text; /* where the next one most likely stands */
     *out_unprinted = 0;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
-        const JsonValue *message = &sample->messages->items[i], *content = json_get(message, "content");
+        const JsonValue *message = &sample->messages->items[i];
+        Str              content = turns_text(message, "content"); /* empty also for a list: of a template that takes parts */
         bool             lacks_thought = !traits->reasoning_key && has_thought(message);
         *out_unprinted += lacks_thought;
-        if (!content || content->type != JSON_STRING || content->string.len == 0) continue; /* a list: of a template that takes parts */
-        if (is_part(whole, content->string, &next)) continue;
-        Str sign = content_sign(content_behind_thinking(content->string));
+        if (content.len == 0 || is_part(whole, content, &next)) continue;
+        Str sign = content_sign(content_behind_thinking(content));
         if (sign.len == 0) continue;
         const char *at = str_search(rest, sign);
-        if (at) rest = (Str){at, rest.len - (size_t)(at - rest.data)};
+        if (at) rest = str_slice(rest, (size_t)(at - rest.data), rest.len);
         if (at || str_search(text, sign)) continue;
-        const JsonValue *role = json_get(message, "role");
+        Str role = turns_text(message, "role");
         FAIL_IF(!is_usual(role), ERR_INVALID,
                 "message %u: the template prints nothing of the role \"%s\"; want system, user, assistant or tool", i + 1,
-                role && role->type == JSON_STRING ? role->string.data : "");
+                role.data ? role.data : "");
         *out_unprinted += !lacks_thought;
     }
     return OK;

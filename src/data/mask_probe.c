@@ -1,5 +1,6 @@
 /* What a template puts around plain answers, from three renderings: a question, a question with the generation prompt, and a
  * talk of two turns. */
+#include "base/str.h"
 #include "data/mask_turns.h"
 
 #include <string.h>
@@ -17,42 +18,20 @@ typedef struct Talk {
     Str ending;  /* behind the last answer */
 } Talk;
 
-static Status render(const MaskRules *rules, const char *conversation, bool add_prompt, TemplateOutput *out)
+Str turns_probe_text(MaskRules *rules, const char *conversation, const char *tools, bool add_prompt)
 {
-    Arena         arena = {0};
-    JsonValue     messages;
-    TemplateInput input = {.messages = &messages, .add_generation_prompt = add_prompt, .now_unix = rules->now_unix};
-    Status        status = json_parse(&arena, "probe", conversation, strlen(conversation), &messages);
-    if (status == OK) status = template_render(rules->tmpl, &input, out);
-    arena_deinit(&arena);
-    return status;
-}
-
-static Str text_of(const TemplateOutput *out)
-{
-    return (Str){strbuf_cstr(&out->text), out->text.len};
-}
-
-static size_t common_len(Str a, Str b)
-{
-    size_t n = 0;
-    while (n < a.len && n < b.len && a.data[n] == b.data[n]) n++;
-    return n;
-}
-
-static bool starts_with(Str text, Str prefix)
-{
-    return common_len(text, prefix) == prefix.len;
-}
-
-static bool ends_with(Str text, Str suffix)
-{
-    return text.len >= suffix.len && (suffix.len == 0 || memcmp(text.data + text.len - suffix.len, suffix.data, suffix.len) == 0);
-}
-
-static void put(StrBuf *out, Str text, size_t begin, size_t end)
-{
-    if (end > begin) strbuf_append(out, text.data + begin, end - begin);
+    JsonValue     messages, list;
+    TemplateInput input = {
+        .messages = &messages, .tools = tools ? &list : NULL, .add_generation_prompt = add_prompt, .now_unix = rules->now_unix};
+    TemplateOutput out = {0};
+    Str            text = {0};
+    Status         status = json_parse(&rules->arena, "probe", conversation, strlen(conversation), &messages);
+    if (status == OK && tools) status = json_parse(&rules->arena, "probe", tools, strlen(tools), &list);
+    if (status == OK) status = template_render(rules->tmpl, &input, &out);
+    if (status == OK) text = (Str){arena_strndup(&rules->arena, strbuf_cstr(&out.text), out.text.len), out.text.len};
+    status_clear();
+    template_output_deinit(&out);
+    return text;
 }
 
 static bool split_talk(Str whole, Talk *out)
@@ -64,7 +43,7 @@ static bool split_talk(Str whole, Talk *out)
         const char *at = str_search(rest, str_of(said[i]));
         if (!at) return false;
         parts[i] = (Str){rest.data, (size_t)(at - rest.data)};
-        rest = (Str){at + strlen(said[i]), rest.len - parts[i].len - strlen(said[i])};
+        rest = str_slice(rest, parts[i].len + strlen(said[i]), rest.len);
     }
     Str opening = {whole.data, (size_t)(parts[1].data - whole.data) + parts[1].len};
     *out = (Talk){.whole = whole, .opening = opening, .asked = parts[1], .middle = parts[2], .ending = rest};
@@ -94,7 +73,7 @@ static size_t through_eos(const Tokenizer *tokenizer, Str text, size_t len, size
 {
     const char *eos = tokenizer_id_to_token(tokenizer, tokenizer_eos_id(tokenizer));
     for (size_t at = len; eos && at < alike;) {
-        Str next = first_stop(tokenizer, (Str){text.data + at, alike - at});
+        Str next = first_stop(tokenizer, str_slice(text, at, alike));
         if (next.len == 0 || next.data != text.data + at) break;
         at += next.len;
         if (str_equal(next, eos)) return at;
@@ -110,9 +89,9 @@ static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
     Str    stop = first_stop(tokenizer, text);
     size_t len = (size_t)(stop.data - text.data) + stop.len;
     if (stop.len > 0 && len <= alike) return through_eos(tokenizer, text, len, alike);
-    for (len = alike; len > 0 && turns_trim_end((Str){text.data, len}).len == len;) len--;
-    bool begins_blank = len > 0 && turns_trim_end((Str){text.data, 1}).len == 0;
-    return begins_blank ? 0 : turns_trim_end((Str){text.data, len}).len;
+    for (len = alike; len > 0 && !byte_is_blank(text.data[len - 1]);) len--;
+    bool begins_blank = len > 0 && byte_is_blank(text.data[0]);
+    return begins_blank ? 0 : str_trim_end((Str){text.data, len}).len;
 }
 
 /* Where the last answer ends with a stop token and others with another one: that stands behind questions too, and isn't what
@@ -122,32 +101,25 @@ static Str other_stop(const Tokenizer *tokenizer, const Talk *in)
     Str stop = first_stop(tokenizer, in->middle), begin = first_stop(tokenizer, in->whole);
     if (first_stop(tokenizer, in->ending).len == 0 || stop.len == 0) return (Str){0};
     size_t len = (size_t)(stop.data - in->middle.data) + stop.len;
-    bool   opens = begin.len == stop.len && memcmp(begin.data, stop.data, stop.len) == 0;
-    return opens || len > common_len(in->asked, in->middle) ? (Str){0} : (Str){in->middle.data, len};
+    return str_same(begin, stop) || len > str_common(in->asked, in->middle) ? (Str){0} : (Str){in->middle.data, len};
 }
 
 /* What the middle and the ending begin with alike ends an answer. Where nothing is alike, the ending counts for the last answer,
  * unless it is what opens answers. */
 static void find_stop(MaskRules *rules, const Talk *in)
 {
-    Str    ending = turns_trim_end(in->ending);
-    size_t len = common_len(in->middle, ending);
-    put(&rules->ending, ending, 0, ending.len);
+    Str    ending = str_trim_end(in->ending);
+    size_t len = str_common(in->middle, ending);
+    rules->ending = ending;
     if (len < ending.len) len = stop_len(rules->tokenizer, ending, len);
-    bool opens = len == 0 && ends_with(turns_trim_end(in->opening), ending);
-    Str  stop = len > 0 || opens ? (Str){ending.data, len} : other_stop(rules->tokenizer, in);
-    put(&rules->stop, stop, 0, stop.len);
-    if (len > 0 || opens) put(&rules->tail, ending, len, ending.len);
-}
-
-static Str from(Str text, size_t begin)
-{
-    return begin < text.len ? (Str){text.data + begin, text.len - begin} : (Str){text.data, 0};
+    bool opens = len == 0 && str_ends(str_trim_end(in->opening), ending);
+    rules->stops[0] = len > 0 || opens ? (Str){ending.data, len} : other_stop(rules->tokenizer, in);
+    if (len > 0 || opens) rules->tail = str_slice(ending, len, ending.len);
 }
 
 static Str trim_begin(Str text)
 {
-    while (text.len > 0 && turns_trim_end((Str){text.data, 1}).len == 0) text = from(text, 1);
+    while (text.len > 0 && byte_is_blank(text.data[0])) text = str_slice(text, 1, text.len);
     return text;
 }
 
@@ -157,10 +129,10 @@ static size_t open_len(Str header, Str prompt)
 {
     Str bare = trim_begin(header), want = trim_begin(prompt);
     if (want.len == 0) return bare.len == 0 ? 0 : header.len;
-    if (starts_with(header, prompt)) return prompt.len;
-    if (starts_with(want, bare)) return header.len;
-    if (!starts_with(bare, want)) want = turns_trim_end(want);
-    return starts_with(bare, want) ? header.len - bare.len + want.len : header.len;
+    if (str_starts(header, prompt)) return prompt.len;
+    if (str_starts(want, bare)) return header.len;
+    if (!str_starts(bare, want)) want = str_trim_end(want);
+    return str_starts(bare, want) ? header.len - bare.len + want.len : header.len;
 }
 
 /* Texts that part inside of a tag part before it: <|im_start|>, <|im_end|>. */
@@ -175,37 +147,29 @@ static size_t before_tag(Str text, size_t at, size_t least)
  * generation prompt. */
 static void find_header(MaskRules *rules, const Talk *in, Str plain, Str prompted)
 {
-    Str    opening = {strbuf_cstr(&rules->opening), rules->opening.len};
-    Str    tail = trim_begin((Str){strbuf_cstr(&rules->tail), rules->tail.len});
-    size_t asked = (size_t)(in->asked.data - in->whole.data), alike = common_len(in->opening, plain);
-    bool   is_alike = alike == plain.len, has_opening = opening.len > 0 && ends_with(in->opening, opening);
+    Str    opening = rules->opening, tail = trim_begin(rules->tail);
+    size_t asked = (size_t)(in->asked.data - in->whole.data), alike = str_common(in->opening, plain);
+    bool   is_alike = alike == plain.len, has_opening = opening.len > 0 && str_ends(in->opening, opening);
     rules->has_header = is_alike || has_opening || alike >= asked;
     if (!rules->has_header) return;
     size_t begin = is_alike ? alike : has_opening ? in->opening.len - opening.len : before_tag(plain, alike, asked);
-    bool   asks_none = plain.len == prompted.len && starts_with(prompted, plain);
-    bool   is_shared = !is_alike && !has_opening && starts_with(prompted, (Str){plain.data, begin});
-    Str    header = from(in->opening, begin), prompt = is_shared ? from(prompted, begin) : opening;
-    if (is_shared && !asks_none && opening.len == 0) put(&rules->opening, prompt, 0, prompt.len); /* without it, the talk ends otherwise */
-    rules->always_prompts = asks_none && (alike < plain.len || (tail.len > 0 && ends_with(turns_trim_end(plain), tail)));
+    bool   asks_none = plain.len == prompted.len && str_starts(prompted, plain);
+    bool   is_shared = !is_alike && !has_opening && str_starts(prompted, (Str){plain.data, begin});
+    Str    header = str_slice(in->opening, begin, in->opening.len), prompt = is_shared ? str_slice(prompted, begin, prompted.len) : opening;
+    if (is_shared && !asks_none && opening.len == 0) rules->opening = prompt; /* without it, the talk ends otherwise */
+    rules->always_prompts = asks_none && (alike < plain.len || (tail.len > 0 && str_ends(str_trim_end(plain), tail)));
     rules->header_open = rules->always_prompts && is_alike ? 0 : open_len(header, prompt);
     rules->never_prompts = asks_none && !rules->always_prompts;
-    put(&rules->header, header, 0, header.len);
+    rules->header = header;
 }
 
 void turns_probe(MaskRules *rules)
 {
-    TemplateOutput plain = {0}, prompted = {0}, whole = {0};
-    Talk           parts;
-    Status         status = render(rules, question, false, &plain);
-    if (status == OK) status = render(rules, question, true, &prompted);
-    if (status == OK && plain.text.len > 0 && starts_with(text_of(&prompted), text_of(&plain)))
-        put(&rules->opening, text_of(&prompted), plain.text.len, prompted.text.len);
-    if (render(rules, talk, false, &whole) == OK && split_talk(text_of(&whole), &parts)) {
-        find_stop(rules, &parts);
-        if (status == OK) find_header(rules, &parts, text_of(&plain), text_of(&prompted));
-    }
-    status_clear(); /* of a template that can't render this nothing is known */
-    template_output_deinit(&plain);
-    template_output_deinit(&prompted);
-    template_output_deinit(&whole);
+    Talk parts;
+    Str  plain = turns_probe_text(rules, question, NULL, false), prompted = turns_probe_text(rules, question, NULL, true);
+    bool is_asked = plain.data && prompted.data;
+    if (is_asked && plain.len > 0 && str_starts(prompted, plain)) rules->opening = str_slice(prompted, plain.len, prompted.len);
+    if (!split_talk(turns_probe_text(rules, talk, NULL, false), &parts)) return; /* of a template that can't render this nothing is known */
+    find_stop(rules, &parts);
+    if (is_asked) find_header(rules, &parts, plain, prompted);
 }

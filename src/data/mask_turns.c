@@ -1,4 +1,4 @@
-/* Turns by marks, by shortcuts, by loops, by prefixes, or by what changes.
+/* Turns by marks, by loops, by prefixes, or by what changes.
  *
  * Loops: where a loop of the template printed the message by itself, and begins with what opens a turn, the turn is what it printed.
  * Prefixes: the rendering of messages 0..i-1 with the generation prompt is how the whole rendering starts: there turn i begins.
@@ -10,11 +10,9 @@
  * Either way a turn ends behind the stop of its message, without the blanks that follow. Other messages that the template prints
  * inside of a turn are left out.
  *
- * Two shortcuts. One rendering instead of two a turn does, when what opens a turn (the generation prompt) stands in the text
- * exactly once for each assistant message, with that message's content right behind it. And where a prefix shows that a turn begins
- * but not where it ends, its content with a stop right behind it does.
- * Renderings come from the memo where it has them. Those share the texts of the messages, so that comparing a prefix looks
- * at the parts and not at what is in them. */
+ * Renderings come from the memo where it has them. */
+#include "base/array.h"
+#include "base/str.h"
 #include "data/mask_turns.h"
 
 #include <string.h>
@@ -45,6 +43,12 @@ Status turns_render_first(const TurnContext *context, uint32_t count, bool add_p
     return OK;
 }
 
+Str turns_text(const JsonValue *message, const char *key)
+{
+    const JsonValue *text = json_get(message, key);
+    return text && text->type == JSON_STRING ? text->string : (Str){0};
+}
+
 /* Who speaks, and which messages are trained: by flag, else by rule. Where everything is trained, which aren't. */
 static void settle_messages(TurnContext *context)
 {
@@ -53,66 +57,29 @@ static void settle_messages(TurnContext *context)
     context->is_assistant = arena_array(context->arena, bool, sample->messages->count);
     context->is_trained = arena_array(context->arena, bool, sample->messages->count);
     for (uint32_t i = sample->messages->count; i-- > 0;) {
-        const JsonValue *role = json_get(&sample->messages->items[i], "role");
-        bool             is_assistant = role && role->type == JSON_STRING && str_equal(role->string, "assistant");
-        bool             by_rule = is_assistant && (context->rules->train_on != TRAIN_ON_LAST_TURN || is_last);
+        bool is_assistant = str_equal(turns_text(&sample->messages->items[i], "role"), "assistant");
+        bool by_rule = is_assistant && (context->rules->train_on != TRAIN_ON_LAST_TURN || is_last);
         context->is_assistant[i] = is_assistant;
         context->is_trained[i] = sample->train && sample->train[i] >= 0 ? sample->train[i] != is_all : by_rule && !is_all;
         context->num_assistants += is_assistant;
+        context->trains_others |= context->is_trained[i] && !is_assistant;
         is_last &= !is_assistant;
     }
 }
 
 bool turns_is_result(const TurnContext *context, uint32_t i)
 {
-    const JsonValue *role = json_get(&context->sample->messages->items[i], "role");
-    bool             is_text = role && role->type == JSON_STRING;
-    return is_text && !context->is_assistant[i] && !str_equal(role->string, "user") && !str_equal(role->string, "system");
-}
-
-static bool trains_only_assistants(const TurnContext *context)
-{
-    for (uint32_t i = 0; i < context->sample->messages->count; i++)
-        if (context->is_trained[i] && !context->is_assistant[i]) return false;
-    return true;
+    Str role = turns_text(&context->sample->messages->items[i], "role");
+    return role.data && !context->is_assistant[i] && !str_equal(role, "user") && !str_equal(role, "system");
 }
 
 void turns_add(TurnContext *context, TurnList *turns, TurnSpan span)
 {
-    if (turns->count == turns->capacity) {
-        TurnSpan *more = arena_array(context->arena, TurnSpan, turns->capacity = turns->count * 2 + 4);
-        if (turns->count) memcpy(more, turns->spans, turns->count * sizeof *more);
-        turns->spans = more;
-    }
+    turns->spans = arena_room(context->arena, turns->spans, turns->count + 1, &turns->capacity, sizeof span);
     turns->spans[turns->count++] = span;
 }
 
-static void add_span(TurnContext *context, TurnList *turns, uint32_t message, size_t begin, size_t end)
-{
-    turns_add(context, turns, (TurnSpan){.begin_byte = begin, .end_byte = end, .message = message});
-}
-
 /* ---- where a turn ends ---- */
-
-static bool is_blank(char c)
-{
-    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
-}
-
-Str turns_trim_end(Str text)
-{
-    while (text.len > 0 && is_blank(text.data[text.len - 1])) text.len--;
-    return text;
-}
-
-Str turns_trim(Str text)
-{
-    while (text.len > 0 && is_blank(text.data[0])) {
-        text.data++;
-        text.len--;
-    }
-    return turns_trim_end(text);
-}
 
 bool turns_is_stop(const Tokenizer *tokenizer, int32_t id)
 {
@@ -121,82 +88,58 @@ bool turns_is_stop(const Tokenizer *tokenizer, int32_t id)
 
 static bool starts(Str text, Str prefix)
 {
-    return prefix.len > 0 && text.len >= prefix.len && memcmp(text.data, prefix.data, prefix.len) == 0;
+    return prefix.len > 0 && str_starts(text, prefix);
 }
 
 static bool ends(Str text, Str suffix)
 {
-    return suffix.len > 0 && text.len >= suffix.len && memcmp(text.data + text.len - suffix.len, suffix.data, suffix.len) == 0;
-}
-
-static Str text_between(Str text, size_t begin, size_t end)
-{
-    return (Str){text.data + begin, end - begin};
-}
-
-/* What may end a turn: what the template ends plain answers with, EOS. */
-static void stops_of(const MaskRules *rules, Str out[2])
-{
-    const char *eos = tokenizer_id_to_token(rules->tokenizer, tokenizer_eos_id(rules->tokenizer));
-    out[0] = (Str){rules->stop.data, rules->stop.len};
-    out[1] = str_of(eos ? eos : "");
+    return suffix.len > 0 && str_ends(text, suffix);
 }
 
 size_t turns_behind_stop(const MaskRules *rules, Str text, size_t at)
 {
-    Str stops[2];
-    stops_of(rules, stops);
     for (int k = 0; k < 2; k++)
-        if (starts(text_between(text, at, text.len), stops[k])) return at + stops[k].len;
+        if (starts(str_slice(text, at, text.len), rules->stops[k])) return at + rules->stops[k].len;
     return at;
 }
 
 size_t turns_stop_len(const MaskRules *rules, Str turn)
 {
-    Str stops[2];
-    stops_of(rules, stops);
-    return ends(turn, stops[0]) ? stops[0].len : ends(turn, stops[1]) ? stops[1].len : 0;
-}
-
-static Str content_of(const JsonValue *message)
-{
-    const JsonValue *content = json_get(message, "content");
-    return content && content->type == JSON_STRING ? content->string : (Str){0};
+    return ends(turn, rules->stops[0]) ? rules->stops[0].len : ends(turn, rules->stops[1]) ? rules->stops[1].len : 0;
 }
 
 /* Message i fills the text from `begin` to `end`: the place behind its stop, else behind its content. */
 static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size_t begin, size_t end)
 {
     const MaskRules *rules = context->rules;
-    Str              tail = {rules->tail.data, rules->tail.len}, content = content_of(&context->sample->messages->items[i]);
-    Str              turn = turns_trim_end(text_between(text, begin, end));
+    Str              tail = rules->tail, content = turns_text(&context->sample->messages->items[i], "content");
+    Str              turn = str_trim_end(str_slice(text, begin, end));
     bool             is_last = i + 1 == context->sample->messages->count;
-    if (is_last && ends(turn, tail)) turn = turns_trim_end((Str){turn.data, turn.len - tail.len});
+    if (is_last && ends(turn, tail)) turn = str_trim_end((Str){turn.data, turn.len - tail.len});
     if (turns_stop_len(rules, turn) > 0) return begin + turn.len;
-    size_t at = begin + turn.len, blanks = content.len - turns_trim_end(content).len;
-    bool   has_blanks = ends(turn, turns_trim_end(content)) &&
-                      starts(text_between(text, at, end), text_between(content, content.len - blanks, content.len));
+    size_t at = begin + turn.len, blanks = content.len - str_trim_end(content).len;
+    bool   has_blanks =
+        ends(turn, str_trim_end(content)) && starts(str_slice(text, at, end), str_slice(content, content.len - blanks, content.len));
     return turns_behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content are the content's */
 }
 
-/* ---- turns that teach less than they look; the shortcut lets none of them pass ---- */
+/* ---- turns that teach less than they look ---- */
 
 bool turns_is_nothing(const JsonValue *message, const char *key)
 {
     const JsonValue *value = json_get(message, key);
     if (!value || value->type == JSON_NULL) return true;
     if (value->type == JSON_ARRAY) return value->count == 0;
-    return value->type == JSON_STRING && turns_trim(value->string).len == 0;
+    return value->type == JSON_STRING && str_trim(value->string).len == 0;
 }
 
 /* A template that prints calls prints their names. */
-static bool prints_calls(const JsonValue *message, const char *text, size_t len)
+static bool prints_calls(const JsonValue *message, Str turn)
 {
     const JsonValue *calls = json_get(message, "tool_calls");
     for (uint32_t i = 0; i < calls->count; i++) {
-        const JsonValue *function = json_get(&calls->items[i], "function"), *name = function ? json_get(function, "name") : NULL;
-        if (!name || name->type != JSON_STRING || name->string.len == 0) continue;
-        if (!memmem(text, len, name->string.data, name->string.len)) return false;
+        const JsonValue *function = json_get(&calls->items[i], "function");
+        if (function && !str_search(turn, turns_text(function, "name"))) return false;
     }
     return true;
 }
@@ -205,7 +148,7 @@ static void look_at_turn(const MaskRules *rules, TurnSpan *span, const JsonValue
 {
     const char *reasoning = rules->traits.reasoning_key;
     if (!turns_is_nothing(message, "tool_calls"))
-        span->lacks_calls = !prints_calls(message, turn.data, turn.len);
+        span->lacks_calls = !prints_calls(message, turn);
     else
         span->is_empty = turns_is_nothing(message, "content") && (!reasoning || turns_is_nothing(message, reasoning));
 }
@@ -218,7 +161,7 @@ static void look_at_turns(const TurnContext *context, Str text, TurnList *turns)
         TurnSpan *span = &turns->spans[k];
         for (next = k + 1; turns->spans[next - 1].goes_on;) next++;
         if (span->message == NO_MESSAGE || !context->is_assistant[span->message]) continue;
-        Str turn = text_between(text, span->begin_byte, turns->spans[next - 1].end_byte);
+        Str turn = str_slice(text, span->begin_byte, turns->spans[next - 1].end_byte);
         look_at_turn(context->rules, span, &messages->items[span->message], turn);
     }
 }
@@ -239,62 +182,11 @@ static Status turns_by_marks(TurnContext *context, const TemplateParts *whole, S
         while (has_one_each && !context->is_assistant[message]) message++;
         if (!is_simple && !context->is_trained[message]) continue;
         size_t begin = whole->spans[k].begin, end = whole->spans[k].end;
-        bool   is_open = turns_stop_len(context->rules, turns_trim_end(text_between(text, begin, end))) == 0;
-        add_span(context, turns, has_one_each ? message : NO_MESSAGE, begin, is_open ? turns_behind_stop(context->rules, text, end) : end);
+        bool   is_open = turns_stop_len(context->rules, str_trim_end(str_slice(text, begin, end))) == 0;
+        if (is_open) end = turns_behind_stop(context->rules, text, end);
+        turns_add(context, turns, (TurnSpan){.begin_byte = begin, .end_byte = end, .message = has_one_each ? message : NO_MESSAGE});
     }
     return OK;
-}
-
-/* ---- shortcuts ---- */
-
-static bool stands_at(const char *at, const char *end, Str text)
-{
-    return (size_t)(end - at) >= text.len && (text.len == 0 || memcmp(at, text.data, text.len) == 0);
-}
-
-/* An answer's content as it stands at a place of the text: as it is, or as templates that trim or leave out thinking have it.
- * NULL data: it doesn't, or there is nothing in it. */
-static Str content_at(const JsonValue *message, const char *at, const char *end)
-{
-    Str body = content_of(message);
-    if (!body.data || json_get(message, "tool_calls")) return (Str){0};
-    if (!stands_at(at, end, body)) body = turns_trim(body);
-    if (!stands_at(at, end, body)) body = turns_trim(content_behind_thinking(body));
-    return turns_trim(body).len > 0 && stands_at(at, end, body) ? body : (Str){0};
-}
-
-/* A turn's end, when its content stands at `begin` with a stop right behind it; else `begin`. */
-static size_t plain_end(const TurnContext *context, uint32_t i, Str text, size_t begin)
-{
-    Str    body = content_at(&context->sample->messages->items[i], text.data + begin, text.data + text.len);
-    size_t at = begin + body.len, end = turns_behind_stop(context->rules, text, at);
-    return body.data && end > at ? end : begin;
-}
-
-/* With one look over the text; false when anything is unlike the plain case. */
-static bool turns_by_opening(TurnContext *context, Str text, TurnList *turns)
-{
-    const MaskRules *rules = context->rules;
-    const Sample    *sample = context->sample;
-    Str              opening = {rules->opening.data, rules->opening.len};
-    const char      *at = text.data, *end = text.data + text.len;
-    if (opening.len == 0 || !trains_only_assistants(context)) return false;
-    for (uint32_t i = 0; i < sample->messages->count; i++) {
-        if (!context->is_assistant[i]) continue;
-        const char *open = str_search((Str){at, (size_t)(end - at)}, opening);
-        if (!open) return false;
-        const char *begin = open + opening.len;
-        Str         body = content_at(&sample->messages->items[i], begin, end);
-        if (!body.data) return false;
-        at = begin + body.len;
-        /* an opening that starts inside a content would have been taken for a turn by the prefixes */
-        size_t look = (size_t)(end - begin) < body.len + opening.len - 1 ? (size_t)(end - begin) : body.len + opening.len - 1;
-        if (str_search((Str){begin, look}, opening)) return false;
-        size_t stop = turns_behind_stop(context->rules, text, (size_t)(at - text.data));
-        if (context->is_trained[i] && stop == (size_t)(at - text.data)) return false;
-        if (context->is_trained[i]) add_span(context, turns, i, (size_t)(begin - text.data), stop);
-    }
-    return !str_search((Str){at, (size_t)(end - at)}, opening); /* else one more than there are turns */
 }
 
 /* ---- what changes ---- */
@@ -303,7 +195,7 @@ static bool turns_by_opening(TurnContext *context, Str text, TurnList *turns)
 static const char *find_last(Str text, Str what)
 {
     const char *last = NULL;
-    for (const char *at; (at = str_search(text, what)); text = text_between(text, (size_t)(at + 1 - text.data), text.len)) last = at;
+    for (const char *at; (at = str_search(text, what)); text = str_slice(text, (size_t)(at + 1 - text.data), text.len)) last = at;
     return last;
 }
 
@@ -312,7 +204,7 @@ static const char *find_last(Str text, Str what)
 static size_t behind_header(const TurnContext *context, uint32_t i, Str text, size_t own)
 {
     const MaskRules *rules = context->rules;
-    Str              header = {rules->header.data, rules->header.len}, open = {rules->header.data, rules->header_open};
+    Str              header = rules->header, open = {header.data, rules->header_open};
     Region           before = {0};
     if (!context->is_assistant[i] || !rules->has_header || header.len > own) return own;
     if (header.len == 0 || ends((Str){text.data, own}, header)) return own - (header.len - open.len);
@@ -342,33 +234,24 @@ static Status turn_by_change(const TurnContext *context, uint32_t i, Str text, s
 
 /* ---- prefixes ---- */
 
-/* Does the text start with the other? Parts that are one and the same place need no look. */
-static bool starts_with(const TemplateParts *text, const TemplateParts *prefix)
+static bool starts_with(Str text, const TemplateParts *prefix)
 {
-    Str      a = {0}, b = {0};
-    uint32_t i = 0, k = 0;
-    if (prefix->len > text->len) return false;
-    for (;;) {
-        while (b.len == 0 && k < prefix->num_parts) b = prefix->parts[k++];
-        if (b.len == 0) return true;
-        while (a.len == 0) a = text->parts[i++]; /* not at its end: it is as long as the prefix */
-        size_t len = a.len < b.len ? a.len : b.len;
-        if (a.data != b.data && memcmp(a.data, b.data, len) != 0) return false;
-        a = (Str){a.data + len, a.len - len};
-        b = (Str){b.data + len, b.len - len};
-    }
+    size_t at = 0;
+    for (uint32_t k = 0; k < prefix->num_parts; at += prefix->parts[k++].len)
+        if (!str_starts(str_slice(text, at, text.len), prefix->parts[k])) return false;
+    return true;
 }
 
 /* What opens a turn at the beginning of a text: the generation prompt, or as much of it as answers have; 0: nothing does. */
 static size_t opening_len(const MaskRules *rules, Str text)
 {
-    Str opening = {rules->opening.data, rules->opening.len}, open = {rules->header.data, rules->header_open};
-    return starts(text, opening) ? opening.len : starts(text, open) ? open.len : 0;
+    Str open = {rules->header.data, rules->header_open};
+    return starts(text, rules->opening) ? rules->opening.len : starts(text, open) ? open.len : 0;
 }
 
 /* Where message i's turn begins and ends by the renderings without and with it. The generation prompt isn't there where the template
  * has none, or none behind results of tools: what opens the turn comes behind the messages before it then. */
-static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const TemplateParts *whole, Str text)
+static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, Str text)
 {
     const MaskRules *rules = context->rules;
     Rendering        before = {0}, with = {0};
@@ -376,12 +259,12 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const Templ
     bool             has_with = turns_render_first(context, i + 1, false, &with) == OK;
     Turn             turn = {.begin = before.text.len, .end = with.text.len};
     status_clear(); /* a template that can't render a part of a conversation */
-    turn.begins = has_before && starts_with(whole, &before.text);
-    turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(whole, &with.text);
-    Str  opening = {rules->opening.data, rules->opening.len};
+    turn.begins = has_before && starts_with(text, &before.text);
+    turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(text, &with.text);
+    Str  opening = rules->opening;
     bool lacks_prompt = opening.len > 0 ? !ends((Str){text.data, turn.begin}, opening) : rules->never_prompts;
     if (turn.begins && context->is_assistant[i] && lacks_prompt) {
-        size_t len = opening_len(rules, text_between(text, turn.begin, text.len));
+        size_t len = opening_len(rules, str_slice(text, turn.begin, text.len));
         turn.begins = len > 0 || opening.len > 0 || rules->header_open == 0;
         turn.begin += len;
     }
@@ -393,7 +276,7 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, const Templ
 /* The first message is an answer: no prefix shows where it begins, but the first opening does. */
 static void look_for_greeting(const TurnContext *context, Str text, Turn *turn)
 {
-    Str         opening = {context->rules->opening.data, context->rules->opening.len};
+    Str         opening = context->rules->opening;
     const char *open = opening.len ? str_search((Str){text.data, turn->ends ? turn->end : text.len}, opening) : NULL;
     turn->begins = open != NULL;
     if (open) turn->begin = (size_t)(open - text.data) + opening.len;
@@ -403,10 +286,9 @@ static void look_for_greeting(const TurnContext *context, Str text, Turn *turn)
 static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Turn *turn)
 {
     const MaskRules *rules = context->rules;
-    Str    said = text_between(text, turn->begin, turn->end), content = turns_trim_end(content_of(&context->sample->messages->items[i]));
+    Str said = str_slice(text, turn->begin, turn->end), content = str_trim_end(turns_text(&context->sample->messages->items[i], "content"));
     Region own;
-    if (turns_stop_len(rules, said) > 0 || ends(said, (Str){rules->ending.data, rules->ending.len}) || ends(turns_trim_end(said), content))
-        return;
+    if (turns_stop_len(rules, said) > 0 || ends(said, rules->ending) || ends(str_trim_end(said), content)) return;
     if (change_find(context, i, text, &own) && own.end >= turn->begin && own.end < turn->end)
         turn->end = turns_behind_stop(rules, text, own.end);
 }
@@ -417,37 +299,23 @@ static bool turn_by_loop(const TurnContext *context, uint32_t i, Str text, size_
     bool is_inner = i > 0 && i + 1 < context->sample->messages->count;
     *out = context->turns[i];
     if (context->rules->forbids_shortcuts || !is_inner || !out->begins || !context->is_assistant[i]) return false;
-    size_t len = opening_len(context->rules, text_between(text, out->begin, out->end));
+    size_t len = opening_len(context->rules, str_slice(text, out->begin, out->end));
     out->begin += len;
     return len > 0 && out->begin >= from;
 }
 
-static Status turn_by_rendering(TurnContext *context, uint32_t i, const TemplateParts *whole, Str text, TurnList *turns)
+static Status turn_by_rendering(TurnContext *context, uint32_t i, Str text, TurnList *turns)
 {
     size_t from = turns->count ? turns->spans[turns->count - 1].end_byte : 0;
     Turn   turn;
-    if (!turn_by_loop(context, i, text, from, &turn)) turn = turn_by_prefixes(context, i, whole, text);
-    bool   is_greeting = i == 0 && context->is_assistant[0], may_be_plain = turn.begins && !turn.ends && !is_greeting;
-    size_t plain = may_be_plain && !context->rules->forbids_shortcuts ? plain_end(context, i, text, turn.begin) : turn.begin;
-    if (plain > turn.begin) {
-        add_span(context, turns, i, turn.begin, plain);
-        return OK;
-    }
-    if (is_greeting) look_for_greeting(context, text, &turn);
+    if (!turn_by_loop(context, i, text, from, &turn)) turn = turn_by_prefixes(context, i, text);
+    if (i == 0 && context->is_assistant[0]) look_for_greeting(context, text, &turn);
     bool is_alone = turn.begins && turn.ends;
     if (!is_alone) TRY(turn_by_change(context, i, text, from, &turn));
     turn.end = end_of_turn(context, i, text, turn.begin, turn.end);
     if (i + 1 == context->sample->messages->count) leave_rest_out(context, i, text, &turn);
-    add_span(context, turns, i, turn.begin, turn.end);
+    turns_add(context, turns, (TurnSpan){.begin_byte = turn.begin, .end_byte = turn.end, .message = i});
     return change_keep_own(context, i, is_alone, text, turns);
-}
-
-static Status turns_by_rendering(TurnContext *context, const TemplateParts *whole, Str text, TurnList *turns)
-{
-    turns->count = 0;
-    for (uint32_t i = 0; i < context->sample->messages->count; i++)
-        if (context->is_trained[i]) TRY(turn_by_rendering(context, i, whole, text, turns));
-    return OK;
 }
 
 /* A message that was printed in two places isn't known. */
@@ -469,15 +337,13 @@ static void take_turns(TurnContext *context, const Rendering *whole)
 
 static Status find_turns(TurnContext *context, const Rendering *rendering, Str text, TurnList *turns)
 {
-    const TemplateParts *whole = &rendering->text;
-    bool                 has_shortcuts = !context->rules->forbids_shortcuts;
     settle_messages(context);
-    if (whole->num_spans > 0 && trains_only_assistants(context)) {
-        TRY(turns_by_marks(context, whole, text, turns));
+    if (rendering->text.num_spans > 0 && !context->trains_others) {
+        TRY(turns_by_marks(context, &rendering->text, text, turns));
     } else {
-        if (has_shortcuts && turns_by_opening(context, text, turns)) return OK; /* in it are none that teach less */
         take_turns(context, rendering);
-        TRY(turns_by_rendering(context, whole, text, turns));
+        for (uint32_t i = 0; i < context->sample->messages->count; i++)
+            if (context->is_trained[i]) TRY(turn_by_rendering(context, i, text, turns));
     }
     look_at_turns(context, text, turns);
     return OK;

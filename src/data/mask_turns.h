@@ -12,16 +12,17 @@ struct MaskRules {
     int32_t          vocab_size;
     uint8_t         *token_bytes;   /* by id, in the same measure for all; small, so that it stays in cache */
     bool             has_raw_bytes; /* token_bytes are the bytes of the text, 1 to 254 each */
-    /* What the template puts around a plain answer, from turns_probe. Empty: nothing, or not known */
-    StrBuf         opening;        /* what add_generation_prompt adds */
-    StrBuf         header;         /* what stands before the answer's content, behind the question's turn */
+    /* What the template puts around a plain answer, from turns_probe, in the arena. Empty: nothing, or not known */
+    Arena          arena;
+    Str            opening;        /* what add_generation_prompt adds */
+    Str            header;         /* what stands before the answer's content, behind the question's turn */
     size_t         header_open;    /* bytes of the header that open the turn; the rest is trained */
     bool           has_header;     /* else it isn't known */
     bool           always_prompts; /* the template prints the generation prompt, whether it is asked to or not */
     bool           never_prompts;  /* it has no generation prompt */
-    StrBuf         stop;           /* what ends an answer, also when more follows */
-    StrBuf         tail;           /* what ends the conversation behind that */
-    StrBuf         ending;         /* all that stands behind the last answer */
+    Str            stops[2];       /* what ends an answer, also when more follows; EOS */
+    Str            tail;           /* what ends the conversation behind the first of them */
+    Str            ending;         /* all that stands behind the last answer */
     int64_t        now_unix;       /* one clock for all rows */
     bool           forbids_shortcuts, forbids_memo;
     TemplateTraits traits;
@@ -46,15 +47,13 @@ typedef struct TurnList {
     bool      is_all;        /* every token is trained, but the spans */
 } TurnList;
 
-/* Without the blanks at its end. */
-Str turns_trim_end(Str text);
-Str turns_trim(Str text); /* nor at its beginning */
-
 /* Does a token of its own end turns: a special one, EOS? */
 bool turns_is_stop(const Tokenizer *tokenizer, int32_t id);
 
 /* Settles opening, header, stop and tail by rendering plain talks. */
 void turns_probe(MaskRules *rules);
+/* A conversation as the template renders it, in the rules' arena; both are JSON. tools NULL: none. data NULL: the template refuses it. */
+Str turns_probe_text(MaskRules *rules, const char *conversation, const char *tools, bool add_prompt);
 
 /* Settles `traits`. */
 void content_probe(MaskRules *rules);
@@ -81,6 +80,7 @@ typedef struct TurnContext {
     bool            *is_assistant, *is_trained; /* (messages) settled by turns_render, in the arena */
     Turn            *turns;                     /* (messages) what a loop of the template printed for each, or {0}; as they */
     uint32_t         num_assistants;
+    bool             trains_others; /* a trained message is no answer */
 } TurnContext;
 
 /* Bytes of a text. */
@@ -100,6 +100,7 @@ void   turns_add(TurnContext *context, TurnList *turns, TurnSpan span);
 size_t turns_behind_stop(const MaskRules *rules, Str text, size_t at); /* the place behind the stop that begins at `at`; `at`: none does */
 size_t turns_stop_len(const MaskRules *rules, Str turn);               /* of the stop at its end */
 bool   turns_is_result(const TurnContext *context, uint32_t i);        /* message i is neither a question, an answer nor a rule */
+Str    turns_text(const JsonValue *message, const char *key);          /* of a member that is a text; else empty */
 bool   turns_is_nothing(const JsonValue *message, const char *key);    /* no such member, or there is nothing in it */
 
 /* Some bytes of a text by which it is found again however templates print it; empty: it has none. */
