@@ -178,17 +178,24 @@ const char *nearest_name(const char *text, const char *const *names, size_t coun
     return best;
 }
 
+const char *did_you_mean(const char *lead, const char *text, const char *const *names, size_t count)
+{
+    static _Thread_local char hint[512];
+    const char               *near = nearest_name(text, names, count);
+    snprintf(hint, sizeof hint, "%sdid you mean %s?", lead, near ? near : "");
+    return near ? hint : "";
+}
+
 Status find_name(const char *what, const char *name, const char *const *names, size_t count, int *out_index)
 {
     for (size_t i = 0; i < count; i++) {
         *out_index = (int)i;
         if (strcmp(names[i], name) == 0) return OK;
     }
-    StrBuf      all = {0};
-    const char *near = nearest_name(name, names, count);
+    StrBuf all = {0};
     for (size_t i = 0; i < count; i++) strbuf_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    Status status = status_fail(ERR_INVALID, "there is no %s %s%s%s%s; expected one of %s", what, name, near ? ", did you mean " : "",
-                                near ? near : "", near ? "?" : "", strbuf_cstr(&all));
+    Status status = status_fail(ERR_INVALID, "there is no %s %s%s; expected one of %s", what, name, did_you_mean(", ", name, names, count),
+                                strbuf_cstr(&all));
     strbuf_deinit(&all);
     return status;
 }

@@ -49,6 +49,8 @@ int edit_distance(const char *a, const char *b);
 
 /* The entry of `names` (count) nearest to `text` by edit distance, or NULL when none is near enough to suggest. */
 const char *nearest_name(const char *text, const char *const *names, size_t count);
+/* The same as the end of a message: "" or `lead`, "did you mean NAME?". Valid until this thread's next call. */
+const char *did_you_mean(const char *lead, const char *text, const char *const *names, size_t count);
 
 /* The index of `name` among `names`; ERR_INVALID: "there is no WHAT NAME ...; expected one of ...". */
 NODISCARD Status find_name(const char *what, const char *name, const char *const *names, size_t count, int *out_index);

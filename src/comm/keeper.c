@@ -3,6 +3,7 @@
 #include "comm/keeper.h"
 
 #include "base/c_locale.h"
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <pthread.h>
@@ -24,20 +25,13 @@ struct Keeper {
     pthread_cond_t  changed;
 };
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Ends the process of a rank that stands still somewhere, or works on alone, after a failure has ended all. *ended: when that was; 0: it
  * hasn't. Nothing is lost: what the run leaves is whole at every moment. */
 static void end_with_others(const Keeper *k, double *ended)
 {
     if (comm_check(k->comm) == OK) return;
-    if (!*ended) *ended = now();
-    if (now() - *ended < LEAVE_SECONDS) return;
+    if (!*ended) *ended = clock_seconds();
+    if (clock_seconds() - *ended < LEAVE_SECONDS) return;
     log_error("%s\nrank %d doesn't end by itself: its process is ended", status_message(), comm_rank(k->comm));
     _exit(status_exit_code(comm_cause(k->comm)));
 }
@@ -49,7 +43,7 @@ static void *keeper_main(void *context)
     pthread_mutex_lock(&k->lock);
     while (!k->stop) {
         struct timespec until;
-        if (k->phase && now() - k->begun <= k->seconds) comm_beat(k->comm, k->phase);
+        if (k->phase && clock_seconds() - k->begun <= k->seconds) comm_beat(k->comm, k->phase);
         end_with_others(k, &ended);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += LOOK_NANOSECONDS;
@@ -85,7 +79,7 @@ void keeper_phase(Keeper *k, const char *phase, double seconds)
     pthread_mutex_lock(&k->lock);
     k->phase = phase;
     k->seconds = seconds;
-    k->begun = now();
+    k->begun = clock_seconds();
     pthread_mutex_unlock(&k->lock);
 }
 

@@ -115,7 +115,7 @@ static bool choice_read(ConfigReader *reader, const char *set, const char *label
 
 static void choice_problem(ConfigReader *reader, const OptionInfo *option, const char *label, const YamlNode *node)
 {
-    const char *names[32], *near;
+    const char *names[32];
     size_t      count = 0;
     StrBuf      list = {0};
     for (size_t i = 0; i < num_choices; i++) {
@@ -125,9 +125,8 @@ static void choice_problem(ConfigReader *reader, const OptionInfo *option, const
         strbuf_puts(&list, choices[i].text);
         names[count++] = choices[i].text;
     }
-    near = nearest_name(node->text.data, names, count);
-    reader_problem(reader, node, "%s: expected one of %s, found \"%.100s\"%s%s%s", label, strbuf_cstr(&list), node->text.data,
-                   near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    reader_problem(reader, node, "%s: expected one of %s, found \"%.100s\"%s", label, strbuf_cstr(&list), node->text.data,
+                   did_you_mean("; ", node->text.data, names, count));
     strbuf_deinit(&list);
 }
 

@@ -232,9 +232,8 @@ static Status run_command(ChatSession *s, const char *line, ChatAct *act, StrBuf
         return commands[i].run(s, argument, act, say);
     }
     snprintf(name, sizeof name, "%.*s", (int)len, line);
-    const char *near = nearest_name(name, names, NUM_COMMANDS);
-    FAIL(ERR_INVALID, "there is no command %s%s%s%s; /help lists them, and // begins a question with /", name,
-         near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+    FAIL(ERR_INVALID, "there is no command %s%s; /help lists them, and // begins a question with /", name,
+         did_you_mean(", ", name, names, NUM_COMMANDS));
 }
 
 Status chat_session_take(ChatSession *s, const char *line, ChatAct *out_act, StrBuf *say)

@@ -1,13 +1,13 @@
 /* See generate_file.h. */
 #include "infer/generate_file.h"
 
+#include "base/clock.h"
 #include "base/str.h"
 #include "base/log.h"
 #include "infer/resumable_file.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct Run {
     const PromptFile      *prompts;
@@ -17,13 +17,6 @@ typedef struct Run {
     int64_t                first_line;  /* of this start */
     double                 begun, told; /* begun: at the first step; 0: there is none */
 } Run;
-
-static double seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
 
 /* Keeps the lines that are whole and in their place: a kill may tear the last one, a lost disk write more. */
 static Status go_on(Run *r)
@@ -50,7 +43,7 @@ static void tell_progress(Run *r)
 {
     const RowsProgress *p = rows_progress(r->rows);
     char                line[160];
-    double              now = seconds(), pause = log_is_terminal() ? 0.1 : 30, passed = now - r->begun;
+    double              now = clock_seconds(), pause = log_is_terminal() ? 0.1 : 30, passed = now - r->begun;
     if (now < r->told + pause) return;
     r->told = now;
     int64_t done = p->written - r->first_line;
@@ -66,7 +59,7 @@ static void tell_progress(Run *r)
 static void tell_end(const Run *r)
 {
     const RowsProgress *p = rows_progress(r->rows);
-    double              passed = r->begun ? seconds() - r->begun : 0;
+    double              passed = r->begun ? clock_seconds() - r->begun : 0;
     if (log_is_terminal()) log_status("");
     log_info("%s: %lld lines of %zu prompts, %lld tokens in %.1f s", r->job->out, (long long)p->num_lines, r->prompts->num_rows,
              (long long)p->tokens, passed);
@@ -92,7 +85,7 @@ static Status between(void *context)
     Run                   *r = context;
     const GenerateFileJob *job = r->job;
     const RowsProgress    *p = rows_progress(r->rows);
-    if (!r->begun) r->begun = r->told = seconds();
+    if (!r->begun) r->begun = r->told = clock_seconds();
     tell_progress(r);
     if (!job->is_stopped || !job->is_stopped(job->context)) return OK;
     if (log_is_terminal()) log_status("");

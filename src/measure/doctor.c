@@ -1,5 +1,6 @@
 #include "measure/doctor.h"
 
+#include "base/clock.h"
 #include "base/strbuf.h"
 #include "ops/attrs.h"
 #include "ops/draw.h"
@@ -8,7 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { GUARD = 256, GUARD_FILL = 0xA5 };
 
@@ -635,13 +635,6 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
 
 /* ---- speed ---- */
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Seconds of one launch of the node, of `repeats` in a replayed program. */
 static Status time_node(Device *device, Case *c, int repeats, double *out_seconds)
 {
@@ -661,10 +654,10 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
     if (status == OK) status = device->api->upload(device, r.memory, image, l.bytes);
     for (int turn = 0; turn < 2 && status == OK; turn++) {
         status = device->api->sync(device);
-        double begin = now();
+        double begin = clock_seconds();
         if (status == OK) status = device->api->run(device, launches, repeats, r.replay);
         if (status == OK) status = device->api->sync(device);
-        *out_seconds = (now() - begin) / repeats;
+        *out_seconds = (clock_seconds() - begin) / repeats;
     }
     run_close(&r);
     free(launches);

@@ -1,6 +1,7 @@
 /* See head_bench.h. Hidden states lie in the device's memory and change from batch to batch; logits spread as a language model's do. */
 #include "measure/head_bench.h"
 
+#include "base/clock.h"
 #include "base/philox.h"
 #include "device/device.h"
 
@@ -8,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { BATCHES = 8, WARM_UP = 16 };
 
@@ -20,13 +20,6 @@ typedef struct HeadBench {
     int32_t                *ids;
     int64_t                 queued;
 } HeadBench;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Even numbers of this deviation. */
 static void draw(float *out, int64_t count, uint64_t key, double deviation)
@@ -103,12 +96,12 @@ static Status result(HeadBench *b)
 /* The first batches: what they take is known, and what they chose. */
 static Status begin(HeadBench *b, HeadTimes *out)
 {
-    double start = now();
+    double start = clock_seconds();
     out->ids = 14695981039346656037u;
     for (int i = 0; i < WARM_UP; i++) {
         TRY(queue(b));
         TRY(result(b));
-        if (i == 0) out->first = now() - start;
+        if (i == 0) out->first = clock_seconds() - start;
         for (int64_t row = 0; row < b->options->rows; row++) out->ids = (out->ids ^ (uint32_t)b->ids[row]) * 1099511628211u;
     }
     return OK;
@@ -116,12 +109,12 @@ static Status begin(HeadBench *b, HeadTimes *out)
 
 static Status time_alone(HeadBench *b, HeadTimes *out)
 {
-    double start = now();
+    double start = clock_seconds();
     for (int64_t i = 0; i < b->options->batches; i++) {
         TRY(queue(b));
         TRY(result(b));
     }
-    out->alone = (now() - start) / (double)b->options->batches;
+    out->alone = (clock_seconds() - start) / (double)b->options->batches;
     return OK;
 }
 
@@ -133,11 +126,11 @@ static Status time_in_flight(HeadBench *b, HeadTimes *out)
     TRY(queue(b));
     TRY(queue(b));
     TRY(result(b));
-    last = start = now();
+    last = start = clock_seconds();
     for (int64_t i = 0; i < b->options->batches; i++) {
         TRY(queue(b));
         TRY(result(b));
-        double at = now(), took = at - last;
+        double at = clock_seconds(), took = at - last;
         squares += took * took;
         out->least = fmin(out->least, took);
         out->most = fmax(out->most, took);

@@ -2,6 +2,7 @@
 #include "measure/step_bench.h"
 
 #include "measure/random_weights.h"
+#include "base/clock.h"
 #include "base/philox.h"
 #include "comm/comm.h"
 #include "comm/keeper.h"
@@ -15,7 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct StepBench {
     Config         config;
@@ -36,13 +36,6 @@ struct StepBench {
     int64_t        step;
     double         create_seconds;
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* The length of document n: lognormal, median 300, deviation 1 of the logarithm. */
 static int64_t document_len(uint32_t n, int64_t most)
@@ -118,14 +111,14 @@ static Status create(StepBench *b)
     compile_drop(&b->options, &entry_logits);
     compile_drop(&b->options, &entry_prefill);
     compile_drop(&b->options, &entry_decode);
-    double before = now();
+    double before = clock_seconds();
     TRY(setup_plan(&b->arena, b->model, &b->options, b->device, &b->plan));
     TRY(setup_check_pinned(b->plan, 1, device_host_available()));
     TRY(fit_check_memory(&b->config, b->model, b->device, b->plan, true));
     TRY(session_create(b->plan, b->device, &b->session));
     TRY(setup_refuse_inputs(b->model, b->plan));
     stepper_init(&b->stepper, b->session, b->comm, 1, b->options.precision.margin);
-    b->create_seconds = now() - before;
+    b->create_seconds = clock_seconds() - before;
     make_batch(b);
     TRY(random_weights(b->session, b->model));
     TRY(stepper_gather(&b->stepper));

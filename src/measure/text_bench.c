@@ -1,6 +1,7 @@
 /* See text_bench.h. */
 #include "measure/text_bench.h"
 
+#include "base/clock.h"
 #include "base/philox.h"
 #include "infer/decoder.h"
 #include "measure/random_weights.h"
@@ -10,7 +11,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 struct TextBench {
     Arena            arena;
@@ -23,13 +23,6 @@ struct TextBench {
     int64_t          told; /* tokens of all rows */
     uint32_t         runs; /* each has prompts of its own, so that none finds its pages in the cache */
 };
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void use_adapters(TextBench *b, CompileOptions *options)
 {
@@ -179,10 +172,10 @@ static int first_of_head(const Program *program)
 static Status run_forward(TextBench *b, const Program *program, int times, double *out_seconds)
 {
     TRY(session_sync(b->session));
-    double begin = now();
+    double begin = clock_seconds();
     for (int i = 0; i < times; i++) TRY(session_run(b->session, program));
     TRY(session_sync(b->session));
-    *out_seconds = (now() - begin) / times;
+    *out_seconds = (clock_seconds() - begin) / times;
     return OK;
 }
 
@@ -211,13 +204,13 @@ Status text_bench_run(TextBench *b, TextTimes *out)
     *out = (TextTimes){0};
     b->told = 0;
     TRY(submit(b, o->rows));
-    double begin = now();
+    double begin = clock_seconds();
     while (b->told < o->rows) TRY(decoder_step(b->decoder)); /* the first token of each, behind its prompt */
     TRY(session_sync(b->session));
-    double  prefilled = now();
+    double  prefilled = clock_seconds();
     int64_t told = b->told;
     while (decoder_is_busy(b->decoder)) TRY(decoder_step(b->decoder));
-    out->step = o->prefill ? 0 : (now() - prefilled) / ((double)(b->told - told) / (double)o->rows);
+    out->step = o->prefill ? 0 : (clock_seconds() - prefilled) / ((double)(b->told - told) / (double)o->rows);
     out->prefill = prefilled - begin;
     fill_times(b, out);
     return o->prefill ? time_forward(b, &out->forward) : OK;

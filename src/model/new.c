@@ -56,9 +56,8 @@ static Status find_preset(Arena *arena, const JsonValue *presets, const char *ar
         return OK;
     }
     const char *names[MAX_NAMES];
-    const char *near = nearest_name(arch, names, preset_names(presets, names));
-    FAIL(ERR_INVALID, "--arch %s: no such model%s%s%s; `surogate new --list` names all", arch, near ? ", did you mean " : "",
-         near ? near : "", near ? "?" : "");
+    FAIL(ERR_INVALID, "--arch %s: no such model%s; `surogate new --list` names all", arch,
+         did_you_mean(", ", arch, names, preset_names(presets, names)));
 }
 
 /* The IR of a preset's architecture. */
@@ -93,9 +92,7 @@ static Status check_key(Arena *arena, const JsonValue *config, const IrModule *m
     add_keys(arena, json_get(&module->root, "ignored"), names, &count);
     for (size_t i = 0; i < count; i++)
         if (strcmp(names[i], key) == 0) return OK;
-    const char *near = nearest_name(key, names, count);
-    FAIL(ERR_INVALID, "%s: config.json of this family has no such key%s%s%s", key, near ? ", did you mean " : "", near ? near : "",
-         near ? "?" : "");
+    FAIL(ERR_INVALID, "%s: config.json of this family has no such key%s", key, did_you_mean(", ", key, names, count));
 }
 
 static Status apply_setting(Arena *arena, JsonValue *config, const IrModule *module, const char *setting)

@@ -443,8 +443,7 @@ static Status unknown_field(int route, const char *name)
     size_t      count = 0;
     for (size_t i = 0; i < NUM_FIELDS; i++)
         if ((fields[i].routes & route) && fields[i].kind != FIELD_REFUSED) names[count++] = fields[i].name;
-    const char *near = nearest_name(name, names, count);
-    FAIL(ERR_INVALID, "there is no such field here%s%s%s", near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+    FAIL(ERR_INVALID, "there is no such field here%s", did_you_mean("; ", name, names, count));
 }
 
 static Status read_field(Reading *r, const Field *field, const JsonValue *value)

@@ -30,10 +30,8 @@ typedef struct Call {
     Serve *serve;
     int    route;
     char   method[8], path[64]; /* cut */
-    double begun;               /* of serve_now */
+    double begun;               /* of clock_seconds */
 } Call;
-
-double serve_now(void); /* seconds; monotonic */
 
 void serve_refused(void *serve, int status, const char *message); /* HttpHandler.refused */
 

@@ -2,6 +2,7 @@
 #include "serve/serve_internal.h"
 #include "base/str.h"
 
+#include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "serve/chat_page.h"
@@ -9,22 +10,14 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 static const char json_type[] = "application/json";
-
-double serve_now(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
 
 /* ---- answers ---- */
 
 void serve_count(const Call *call, int status, int64_t tokens)
 {
-    double ms = 1e3 * (serve_now() - call->begun);
+    double ms = 1e3 * (clock_seconds() - call->begun);
     metrics_count(&call->serve->metrics, call->route, status);
     if (tokens >= 0)
         log_info("%s %s %d, %lld tokens, %.0f ms", call->method, call->path, status, (long long)tokens, ms);
@@ -340,7 +333,7 @@ void serve_refused(void *context, int status, const char *message)
 void serve_request(void *context, HttpExchange *exchange, const HttpRequest *request)
 {
     Serve *serve = context;
-    Call   call = {.serve = serve, .route = NUM_ROUTES, .begun = serve_now()};
+    Call   call = {.serve = serve, .route = NUM_ROUTES, .begun = clock_seconds()};
     snprintf(call.method, sizeof call.method, "%.*s", (int)(request->method.len < 8 ? request->method.len : 7), request->method.data);
     snprintf(call.path, sizeof call.path, "%.*s", (int)(request->path.len < 64 ? request->path.len : 63), request->path.data);
     for (int i = 0; i < NUM_ROUTES && call.route == NUM_ROUTES; i++)

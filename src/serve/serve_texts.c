@@ -2,6 +2,7 @@
  * all of them, also when its client has gone before. */
 #include "base/str.h"
 #include "base/log.h"
+#include "base/clock.h"
 #include "serve/api_answer.h"
 #include "serve/serve_internal.h"
 
@@ -81,7 +82,7 @@ static void end_answer(Generation *g)
     g->exchange = NULL;
     serve->metrics.prompt_tokens += api_prompt_tokens(&g->answer);
     serve->metrics.text_tokens += api_text_tokens(&g->answer);
-    metrics_time(&serve->metrics.duration, serve_now() - g->call.begun);
+    metrics_time(&serve->metrics.duration, clock_seconds() - g->call.begun);
 }
 
 static void answer_error(Generation *g, const EngineEvent *event)
@@ -170,7 +171,7 @@ void texts_take(void *context, const EngineEvent *event)
     Text       *text = event->user;
     Generation *g = text->generation;
     Serve      *serve = context;
-    if (event->kind == ENGINE_TOKEN && !g->has_token) metrics_time(&serve->metrics.first_token, serve_now() - g->call.begun);
+    if (event->kind == ENGINE_TOKEN && !g->has_token) metrics_time(&serve->metrics.first_token, clock_seconds() - g->call.begun);
     g->has_token |= event->kind == ENGINE_TOKEN;
     if (event->kind == ENGINE_END) {
         text->has_ended = true;

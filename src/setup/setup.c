@@ -311,11 +311,10 @@ static Status choose_optimizer(const Config *config, CompileOptions *out)
 
 static Status unknown_fusion(const char *name, const char *const names[FUSION_COUNT])
 {
-    StrBuf      list = {0};
-    const char *near = nearest_name(name, names, FUSION_COUNT);
+    StrBuf list = {0};
     for (int i = 0; i < FUSION_COUNT; i++) strbuf_printf(&list, ", %s", names[i]);
-    Status status = status_fail(ERR_INVALID, "fusion: there is none named %s%s%s%s; expected all, none%s", name,
-                                near ? ", did you mean " : "", near ? near : "", near ? "?" : "", list.data);
+    Status status = status_fail(ERR_INVALID, "fusion: there is none named %s%s; expected all, none%s", name,
+                                did_you_mean(", ", name, names, FUSION_COUNT), list.data);
     strbuf_deinit(&list);
     return status;
 }

@@ -70,9 +70,8 @@ static Status check_mappings(const Dataset *dataset)
     const StrMap            *map = &dataset->message_property_mappings;
     for (size_t i = 0; i < map->count; i++) {
         if (strcmp(map->keys[i], names[0]) == 0 || strcmp(map->keys[i], names[1]) == 0) continue;
-        const char *near = nearest_name(map->keys[i], names, 2);
-        Status status = status_fail(ERR_INVALID, "message_property_mappings: unknown key %.100s%s%s%s; want role and content", map->keys[i],
-                                    near ? ", did you mean " : "", near ? near : "", near ? "?" : "");
+        Status status = status_fail(ERR_INVALID, "message_property_mappings: unknown key %.100s%s; want role and content", map->keys[i],
+                                    did_you_mean(", ", map->keys[i], names, 2));
         return config_at(dataset->origin, KEY_dataset_message_property_mappings, status);
     }
     return OK;

@@ -2,6 +2,7 @@
  * where it is kept. Saving doesn't change what a run computes. */
 #include "train/trainer_internal.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/scoped.h"
 #include "log/report.h"
@@ -60,7 +61,7 @@ bool trainer_is_saved(const Trainer *t)
 bool trainer_save_is_timely(const Trainer *t)
 {
     return trainer_leads(t) && t->save_seconds > 0 && t->saved_step != t->state.step + t->num_queued &&
-           trainer_seconds() - t->saved_at >= t->save_seconds;
+           clock_seconds() - t->saved_at >= t->save_seconds;
 }
 
 bool trainer_save_due(const Trainer *t, int64_t step)
@@ -158,7 +159,7 @@ Status trainer_save(Trainer *t)
     if (status == OK) status = trainer_context(t, false, &text, &context);
     status = trainer_agree(t, status);
     if (status == OK) status = trainer_agree(t, checkpoint_save(&context, &t->state));
-    t->saved_at = trainer_seconds();
+    t->saved_at = clock_seconds();
     t->save_is_asked = false;
     if (status != OK) return status;
     t->saved_step = t->branch = t->progress.saved_step = t->state.step;

@@ -2,6 +2,7 @@
  * nothing, and the device never waits for the host. */
 #include "train/trainer_internal.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "train/best.h"
 #include "train/signals.h"
@@ -9,18 +10,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define NOTABLY 1.1 /* times the mean */
 
 enum { MAX_BAD_IN_ROW = 3, TIMES_LONGEST = 5 };
-
-double trainer_seconds(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
-}
 
 /* ---- one step ---- */
 
@@ -323,7 +316,7 @@ static void judge_eval(Trainer *t, EvalMetrics *eval)
 
 static Status run_eval(Trainer *t)
 {
-    double      start = trainer_seconds();
+    double      start = clock_seconds();
     EvalSum     sum = {0};
     EvalMetrics eval = {.step = t->state.step, .epoch = loader_epoch(t->data.train, t->state.step)};
     Status      status = eval_batches(t, &sum);
@@ -336,7 +329,7 @@ static Status run_eval(Trainer *t)
     eval.tokens = sum.tokens;
     eval.trained = sum.trained;
     eval.loss = sum.trained ? sum.loss / (double)sum.trained : NAN;
-    eval.seconds = trainer_seconds() - start;
+    eval.seconds = clock_seconds() - start;
     t->last_eval_loss = eval.loss;
     t->state.eval_pending = false;
     eval_trend_eval(&t->trend, eval.step, eval.loss);
@@ -376,7 +369,7 @@ static void tell_step(Trainer *t, const StepMetrics *step)
 {
     log_line(t, metrics_step(t->metrics, step));
     if (t->events) log_event(t, event_file_step(t->events, step));
-    if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", trainer_seconds() - t->start_seconds);
+    if (t->progress.steps == 0 && !log_is_terminal()) log_info("first step %.2f s after the start", clock_seconds() - t->start_seconds);
     progress_step(&t->progress, step);
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);
 }
@@ -473,7 +466,7 @@ Status train_loop(Trainer *t)
 {
     int most_queued = t->device->api->is_synchronous ? 0 : STEPS_AHEAD;
     if (t->place.is_first_here) signals_set_resumable(true);
-    t->saved_at = trainer_seconds();
+    t->saved_at = clock_seconds();
     trainer_beat(t, "training");
     TRY(stepper_gather(&t->stepper));
     TRY(calibrate(t));

@@ -2,6 +2,7 @@
  * trainer_output.c. */
 #include "train/trainer_internal.h"
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
 #include "fit/fit.h"
@@ -534,7 +535,7 @@ Trainer *trainer_create(const Config *config, const TrainHooks *hooks, Comm *com
     t->hooks = hooks ? hooks : &none;
     t->comm = comm;
     t->place = place;
-    t->start_seconds = trainer_seconds();
+    t->start_seconds = clock_seconds();
     t->last_loss = t->last_eval_loss = NAN;
     t->allowed_seconds = INFINITY;
     t->saved_step = t->stop_token = -1;

@@ -80,7 +80,7 @@ typedef struct Trainer {
     int64_t           save_every;    /* steps; 0: not by steps */
     int64_t           eval_every;    /* steps; 0: at the end alone */
     double            save_seconds;  /* between saves by time; 0: there are none */
-    double            saved_at;      /* trainer_seconds of the last save, or when the loop began */
+    double            saved_at;      /* clock_seconds of the last save, or when the loop began */
     bool              save_is_asked; /* by time, as all ranks know */
     bool              has_new_best;  /* the state has the best evaluation that is kept, and no checkpoint has it yet */
     BestEval          best_before;   /* the one that it took the place of */
@@ -183,4 +183,3 @@ const char *trainer_same_command(const Trainer *trainer);
 const Program *trainer_micro(const Trainer *trainer, int64_t micro);
 
 double trainer_flops_per_step(const Trainer *trainer);
-double trainer_seconds(void); /* monotonic */

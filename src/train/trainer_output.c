@@ -2,6 +2,7 @@
  * folder becomes this run's. */
 #include "train/trainer_internal.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/scoped.h"
 #include "model/peft.h"
@@ -471,10 +472,10 @@ Status trainer_find_output(Trainer *t)
     enum { MOST_SECONDS = 30 };
     int64_t pid = getpid();
     if (!t->comm) return OK;
-    double until = trainer_seconds() + (t->comm->is_local ? 0 : MOST_SECONDS);
+    double until = clock_seconds() + (t->comm->is_local ? 0 : MOST_SECONDS);
     TRY(comm_broadcast(t->comm, 0, &pid, sizeof pid));
     while (!output_lock_is_seen(t->config->output_dir, (long)pid)) {
-        FAIL_IF(trainer_seconds() > until, ERR_INVALID,
+        FAIL_IF(clock_seconds() > until, ERR_INVALID,
                 "output_dir %s is another folder here than for rank 0, which made a file there that isn't seen: all ranks must share it",
                 t->config->output_dir);
         usleep(100000);

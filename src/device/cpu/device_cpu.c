@@ -2,6 +2,7 @@
  * pool. */
 #include "device/device.h"
 
+#include "base/clock.h"
 #include "base/pool.h"
 #include "device/cpu/facts.h"
 
@@ -9,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum {
     ALIGNMENT = 256,
@@ -122,13 +122,6 @@ static Status cpu_run(Device *device, const Launch *launches, int count, void *r
     return OK;
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 static Status cpu_profile(Device *device, const Launch *launches, int count, double *seconds, double *out_overhead)
 {
     enum { RUNS = 3 };
@@ -136,10 +129,10 @@ static Status cpu_profile(Device *device, const Launch *launches, int count, dou
     TRY(sticky(cpu));
     for (int i = 0; i < count; i++) seconds[i] = 0;
     for (int turn = 0; turn < RUNS; turn++) {
-        double before = now();
+        double before = clock_seconds();
         for (int i = 0; i < count; i++) {
             TRY(run_one(cpu, &launches[i]));
-            double after = now();
+            double after = clock_seconds();
             seconds[i] += (after - before) / RUNS;
             before = after;
         }
@@ -167,7 +160,7 @@ static Status cpu_follow(Device *device, Device *other)
 
 static Status cpu_mark(Device *device, int slot)
 {
-    cpu_of(device)->marks[slot] = now();
+    cpu_of(device)->marks[slot] = clock_seconds();
     return sticky(cpu_of(device));
 }
 
