@@ -175,10 +175,12 @@ TensorType nvfp4_scale_type(const TensorType *codes, bool tiled)
     return scale;
 }
 
-Status infer_members(const DequantiseAttrs *attrs, int64_t n)
+Status infer_dequantised(const DequantiseAttrs *attrs, int64_t n, DType *out)
 {
     int64_t sum = 0;
     bool    ended = false;
+    *out = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
+    FAIL_IF(!(DT_SET(*out) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(*out)->name);
     for (int m = 0; m < DEQUANTISE_MAX_MEMBERS; m++) {
         int64_t rows = attrs->rows[m];
         FAIL_IF(rows < 0 || rows > n - sum || (rows && ended), ERR_INVALID, "rows%d is %lld; expected members of %lld rows in all", m,

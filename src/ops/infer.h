@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/pool.h"
+#include "base/small_float.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "ops/vec.h"
@@ -44,9 +45,10 @@ bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t
     { \
         "rows" #m, ATTR_TYPE_INT, offsetof(DequantiseAttrs, rows) + (m) * sizeof(int64_t), 0, false, false \
     }
+#define DEQUANTISE_ROWS DEQUANTISE_ATTR(0), DEQUANTISE_ATTR(1), DEQUANTISE_ATTR(2)
 
-/* The members, if there are any, have n rows together. */
-NODISCARD Status infer_members(const DequantiseAttrs *attrs, int64_t n);
+/* What the attributes say of a weight of n rows: its dtype, f32 or bf16; the members, if there are any, have n rows together. */
+NODISCARD Status infer_dequantised(const DequantiseAttrs *attrs, int64_t n, DType *out);
 
 /* The type of scales of e2m1 codes of this type, row by row or in tiles: ops/lowbit/nvfp4.h says where each lies. */
 TensorType nvfp4_scale_type(const TensorType *codes, bool tiled);
@@ -100,6 +102,13 @@ static inline void tile_store(const TensorView *t, int64_t at, const float *src,
 static inline void tile_add(const TensorView *t, int64_t at, const float *src, int64_t count)
 {
     vec_add_row(vec_at_mut(t->data, t->type.dtype, at), t->type.dtype, src, count);
+}
+
+/* The largest of `most` and the magnitudes (small_magnitude) of these numbers. */
+static inline uint32_t most_magnitude(uint32_t most, const float *x, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) most = small_magnitude(x[i]) > most ? small_magnitude(x[i]) : most;
+    return most;
 }
 
 /* What loops over elements of these tensors compute on (VEC_OF): bf16 if each that is there is bf16, else f32. */

@@ -49,9 +49,8 @@ static void largest_task(void *context, int64_t task, int worker)
     float             scratch[TILE];
     (void)worker;
     for (int64_t at = begin; at < end; at += TILE) {
-        int64_t      count = min_i64(TILE, end - at);
-        const float *values = tile_load(x, at, count, scratch);
-        for (int64_t i = 0; i < count; i++) most = small_magnitude(values[i]) > most ? small_magnitude(values[i]) : most;
+        int64_t count = min_i64(TILE, end - at);
+        most = most_magnitude(most, tile_load(x, at, count, scratch), count);
     }
     ((uint32_t *)args->workspace)[task] = most;
 }

@@ -41,15 +41,13 @@ static void row_codes_scaled(RowCodes *q, int64_t row, int64_t col, const float 
 
 static void row_codes_block(RowCodes *q, int64_t row, int64_t col, const float *values, int64_t count)
 {
-    float    x[FP8_TILE];
-    uint32_t most = 0;
+    float x[FP8_TILE];
     for (int64_t i = 0; i < count; i++) x[i] = q->dtype == DT_BF16 ? bf16_to_f32(bf16_from_f32(values[i])) : values[i];
     if (q->scale) {
         row_codes_scaled(q, row, col, x, count);
         return;
     }
-    for (int64_t i = 0; i < count; i++) most = small_magnitude(x[i]) > most ? small_magnitude(x[i]) : most;
-    float scale = fp8_row_scale(most), inverse = 1 / scale;
+    float scale = fp8_row_scale(most_magnitude(0, x, count)), inverse = 1 / scale;
     for (int64_t i = 0; i < count && q->codes; i++)
         q->codes[row * q->cols + col + i] = (uint8_t)small_nearest(small_e4m3(), x[i] * inverse);
     if (q->scales) q->scales[col / FP8_TILE * q->rows + row] = scale;

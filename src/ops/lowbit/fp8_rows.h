@@ -17,6 +17,9 @@ typedef struct RowCodes {
     uint32_t     most;          /* the largest finite magnitude so far */
 } RowCodes;
 
+/* The transpose of rows x cols codes of FP8, made by the pool (fp8_turn.c). */
+void codes_turn(ThreadPool *pool, const uint8_t *codes, int64_t rows, int64_t cols, uint8_t *out);
+
 /* What is made of rows of this type, as the op says in `codes`. */
 RowCodes row_codes(const KernelArgs *args, const OpCodes *codes, const TensorType *of);
 

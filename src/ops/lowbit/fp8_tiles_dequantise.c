@@ -3,8 +3,7 @@
 #include "ops/infer.h"
 #include "ops/lowbit/fp8_tiles.h"
 
-static const AttrDef fp8_tiles_dequantise_attrs[] = {
-    ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ATTR(0), DEQUANTISE_ATTR(1), DEQUANTISE_ATTR(2), {0}};
+static const AttrDef fp8_tiles_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ROWS, {0}};
 
 enum { IN_CODES, IN_SCALE };
 
@@ -21,12 +20,11 @@ static int64_t tiles_before(const int64_t *rows, int member)
 static Status fp8_tiles_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
-    DType                  dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
-    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
+    DType                  dtype;
     TRY(infer_input(node, IN_CODES, "codes", DT_SET(DT_E4M3), DIMS(-1, -1)));
     const TensorType *codes = &node->in[IN_CODES]->type;
     int64_t           rows[DEQUANTISE_MAX_MEMBERS];
-    TRY(infer_members(attrs, codes->dim[0]));
+    TRY(infer_dequantised(attrs, codes->dim[0], &dtype));
     int64_t down = tiles_before(rows, dequantise_members(attrs, codes->dim[0], rows));
     TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(down, div_up(codes->dim[1], FP8_TILE))));
     node->out[0]->type = type_as(codes, dtype);

@@ -19,15 +19,6 @@ static OpCost fp8_tiles_quantise_cost(const Node *node)
     return cost_streaming(node, 20.0 * (double)type_numel(&node->in[0]->type));
 }
 
-static uint32_t row_most(const TensorView *x, int64_t at, int64_t count)
-{
-    float        scratch[FP8_TILE];
-    const float *row = tile_load(x, at, count, scratch);
-    uint32_t     most = 0;
-    for (int64_t i = 0; i < count; i++) most = small_magnitude(row[i]) > most ? small_magnitude(row[i]) : most;
-    return most;
-}
-
 static void encode_row(const TensorView *x, int64_t at, int64_t count, float scale, uint8_t *codes)
 {
     float        scratch[FP8_TILE];
@@ -45,11 +36,9 @@ static void quantise_task(void *context, int64_t task, int worker)
     int64_t           first = task / across * FP8_TILE, end = min_i64(rows, first + FP8_TILE), c = task % across * FP8_TILE;
     int64_t           count = min_i64(FP8_TILE, cols - c);
     uint32_t          most = 0;
+    float             scratch[FP8_TILE];
     (void)worker;
-    for (int64_t row = first; row < end; row++) {
-        uint32_t of_row = row_most(x, row * cols + c, count);
-        most = of_row > most ? of_row : most;
-    }
+    for (int64_t row = first; row < end; row++) most = most_magnitude(most, tile_load(x, row * cols + c, count, scratch), count);
     float scale = fp8_tile_scale(most);
     for (int64_t row = first; row < end && codes; row++) encode_row(x, row * cols + c, count, scale, codes);
     if (scales) scales[task] = scale;

@@ -1,7 +1,6 @@
 /* fp8_tiles_turn: what products read of a weight in e4m3 codes with scales of tiles, beside its codes: the transpose, which the gradient
  * of its input is made from, and both layouts' scales in rows whose length is a multiple of 4, as products on sm_90 want them. */
-#include "ops/infer.h"
-#include "ops/lowbit/fp8_tiles.h"
+#include "ops/lowbit/fp8_rows.h"
 
 enum { IN_CODES, IN_SCALE };
 enum { OUT_CODES_T, OUT_SCALE_T, OUT_PADDED };
@@ -24,20 +23,6 @@ static OpCost fp8_tiles_turn_cost(const Node *node)
     return cost_streaming(node, 0);
 }
 
-/* Rows of tiles of the transpose. */
-static void turn_task(void *context, int64_t task, int worker)
-{
-    const KernelArgs *args = context;
-    const TensorType *type = &args->in[IN_CODES].type;
-    const uint8_t    *codes = args->in[IN_CODES].data;
-    uint8_t          *out = args->out[OUT_CODES_T].data;
-    int64_t           rows = type->dim[0], cols = type->dim[1], end = min_i64(cols, (task + 1) * FP8_TILE);
-    (void)worker;
-    for (int64_t first = 0; first < rows; first += FP8_TILE)
-        for (int64_t c = task * FP8_TILE; c < end; c++)
-            for (int64_t r = first; r < min_i64(rows, first + FP8_TILE); r++) out[c * rows + r] = codes[r * cols + c];
-}
-
 /* Scales of (down, across), or of their transpose, in longer rows that zeros fill. */
 static void copy_scales(const float *scale, int64_t down, int64_t across, bool turned, const TensorView *to)
 {
@@ -49,10 +34,11 @@ static void copy_scales(const float *scale, int64_t down, int64_t across, bool t
 
 static Status fp8_tiles_turn_cpu(const KernelArgs *args)
 {
-    const TensorType *scale = &args->in[IN_SCALE].type;
+    const TensorType *scale = &args->in[IN_SCALE].type, *codes = &args->in[IN_CODES].type;
+    uint8_t          *turned = args->out[OUT_CODES_T].data;
     copy_scales(args->in[IN_SCALE].data, scale->dim[0], scale->dim[1], true, &args->out[OUT_SCALE_T]);
     copy_scales(args->in[IN_SCALE].data, scale->dim[0], scale->dim[1], false, &args->out[OUT_PADDED]);
-    if (args->out[OUT_CODES_T].data) pool_run(args->pool, scale->dim[1], turn_task, (void *)args);
+    if (turned) codes_turn(args->pool, args->in[IN_CODES].data, codes->dim[0], codes->dim[1], turned);
     return OK;
 }
 

@@ -1,6 +1,6 @@
 /* fp8_turn: codes of FP8 under one scale, transposed. An op that makes codes of its result row by row leaves the other layout to this one,
  * which moves one byte a number each way. */
-#include "ops/infer.h"
+#include "ops/lowbit/fp8_rows.h"
 
 /* codes (...,C) -> codes_t (C, rows of codes). */
 static Status fp8_turn_infer(Node *node)
@@ -20,22 +20,32 @@ static OpCost fp8_turn_cost(const Node *node)
 
 enum { EDGE = 64 }; /* a task is EDGE rows, done EDGE columns at a time */
 
+typedef struct Turn {
+    const uint8_t *codes;
+    int64_t        rows, cols;
+    uint8_t       *out;
+} Turn;
+
 static void turn_task(void *context, int64_t task, int worker)
 {
-    const KernelArgs *args = context;
-    const TensorType *type = &args->in[0].type;
-    const uint8_t    *codes = args->in[0].data;
-    uint8_t          *out = args->out[0].data;
-    int64_t           rows = type_rows(type), cols = type_cols(type), first = task * EDGE, end = min_i64(rows, first + EDGE);
+    const Turn *t = context;
+    int64_t     first = task * EDGE, end = min_i64(t->rows, first + EDGE);
     (void)worker;
-    for (int64_t col = 0; col < cols; col += EDGE)
-        for (int64_t c = col; c < min_i64(cols, col + EDGE); c++)
-            for (int64_t r = first; r < end; r++) out[c * rows + r] = codes[r * cols + c];
+    for (int64_t col = 0; col < t->cols; col += EDGE)
+        for (int64_t c = col; c < min_i64(t->cols, col + EDGE); c++)
+            for (int64_t r = first; r < end; r++) t->out[c * t->rows + r] = t->codes[r * t->cols + c];
+}
+
+void codes_turn(ThreadPool *pool, const uint8_t *codes, int64_t rows, int64_t cols, uint8_t *out)
+{
+    Turn turn = {codes, rows, cols, out};
+    pool_run(pool, div_up(rows, EDGE), turn_task, &turn);
 }
 
 static Status fp8_turn_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_rows(&args->in[0].type), EDGE), turn_task, (void *)args);
+    const TensorType *type = &args->in[0].type;
+    codes_turn(args->pool, args->in[0].data, type_rows(type), type_cols(type), args->out[0].data);
     return OK;
 }
 

@@ -2,8 +2,7 @@
  * matrix's dtype. Codes and scales of several matrices, one after the other, are those of one. */
 #include "ops/infer.h"
 
-static const AttrDef int8_dequantise_attrs[] = {
-    ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ATTR(0), DEQUANTISE_ATTR(1), DEQUANTISE_ATTR(2), {0}};
+static const AttrDef int8_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ROWS, {0}};
 
 enum { IN_CODES, IN_SCALE };
 
@@ -11,11 +10,10 @@ enum { IN_CODES, IN_SCALE };
 static Status int8_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
-    DType                  dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
-    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
+    DType                  dtype;
     TRY(infer_input(node, IN_CODES, "codes", DT_SET(DT_I8), DIMS(-1, -1)));
     const TensorType *codes = &node->in[IN_CODES]->type;
-    TRY(infer_members(attrs, codes->dim[0]));
+    TRY(infer_dequantised(attrs, codes->dim[0], &dtype));
     TRY(infer_input(node, IN_SCALE, "scale", DT_SET_F32, DIMS(codes->dim[0])));
     node->out[0]->type = type_as(codes, dtype);
     return OK;

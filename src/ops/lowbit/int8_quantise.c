@@ -25,9 +25,8 @@ static uint32_t row_most(const TensorView *x, int64_t row)
     int64_t  cols = x->type.dim[1];
     uint32_t most = 0;
     for (int64_t c = 0; c < cols; c += TILE) {
-        int64_t      count = min_i64(TILE, cols - c);
-        const float *part = tile_load(x, row * cols + c, count, scratch);
-        for (int64_t i = 0; i < count; i++) most = small_magnitude(part[i]) > most ? small_magnitude(part[i]) : most;
+        int64_t count = min_i64(TILE, cols - c);
+        most = most_magnitude(most, tile_load(x, row * cols + c, count, scratch), count);
     }
     return most;
 }

@@ -6,8 +6,7 @@
 #include "ops/infer.h"
 #include "ops/lowbit/nf4.h"
 
-static const AttrDef nf4_dequantise_attrs[] = {
-    ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ATTR(0), DEQUANTISE_ATTR(1), DEQUANTISE_ATTR(2), {0}};
+static const AttrDef nf4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ROWS, {0}};
 
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 
@@ -16,13 +15,12 @@ enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 static Status nf4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
-    DType                  dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
+    DType                  dtype;
     Nf4Member              members[DEQUANTISE_MAX_MEMBERS + 1];
-    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
     TRY(infer_input(node, IN_CODES, "codes", DT_SET(DT_NF4), DIMS(-1, -1)));
     const TensorType *codes = &node->in[IN_CODES]->type;
     TRY(type_check(codes));
-    TRY(infer_members(attrs, codes->dim[0]));
+    TRY(infer_dequantised(attrs, codes->dim[0], &dtype));
     int              count = nf4_members(attrs, codes->dim[0], codes->dim[1], members);
     const Nf4Member *end = &members[count];
     bool             is_nested = node->in[IN_ABSMAX]->type.dtype == DT_U8;

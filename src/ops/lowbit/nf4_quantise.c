@@ -56,9 +56,7 @@ static void quantise_block(const Quantise *q, int64_t block)
     int64_t      at = block * NF4_BLOCK, count = min_i64(NF4_BLOCK, q->numel - at);
     const float *x = tile_load(&q->args->in[0], at, count, scratch);
     uint8_t     *codes = (uint8_t *)q->args->out[OUT_CODES].data;
-    uint32_t     most = 0;
-    for (int64_t i = 0; i < count; i++) most = small_magnitude(x[i]) > most ? small_magnitude(x[i]) : most;
-    float scale = nf4_scale(most, count < NF4_BLOCK);
+    float        scale = nf4_scale(most_magnitude(0, x, count), count < NF4_BLOCK);
     q->scales[block] = scale;
     if (!codes) return;
     for (int64_t i = 0; i < count; i++) nearest[i] = nf4_nearest(nf4_in_block(x[i], scale, count < NF4_BLOCK));

@@ -6,9 +6,7 @@
 static const AttrDef nvfp4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype),
                                                  ATTR_BOOL(DequantiseAttrs, transposed, false),
                                                  ATTR_BOOL(DequantiseAttrs, tiled, false),
-                                                 DEQUANTISE_ATTR(0),
-                                                 DEQUANTISE_ATTR(1),
-                                                 DEQUANTISE_ATTR(2),
+                                                 DEQUANTISE_ROWS,
                                                  {0}};
 
 enum { IN_CODES, IN_SCALE, IN_GLOBAL };
@@ -18,9 +16,8 @@ enum { IN_CODES, IN_SCALE, IN_GLOBAL };
 static Status nvfp4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
-    DType                  dtype = attrs->dtype ? ATTR_TO_DTYPE(attrs->dtype) : DT_F32;
-    FAIL_IF(!(DT_SET(dtype) & DT_SET_FLOAT), ERR_INVALID, "dtype is %s; expected f32 or bf16", dtype_info(dtype)->name);
-    const TensorType *codes = &node->in[IN_CODES]->type;
+    DType                  dtype;
+    const TensorType      *codes = &node->in[IN_CODES]->type;
     FAIL_IF(codes->dtype != DT_E2M1 || codes->ndim < 2 || (attrs->transposed && codes->ndim != 2), ERR_INVALID,
             "codes are %s of %d dims; expected e2m1 of %s", dtype_info(codes->dtype)->name, codes->ndim,
             attrs->transposed ? "2, for the transpose" : "at least 2");
@@ -28,7 +25,7 @@ static Status nvfp4_dequantise_infer(Node *node)
     TensorType scale = nvfp4_scale_type(codes, attrs->tiled);
     TRY(infer_like(node, IN_SCALE, "scale", DT_SET(DT_E4M3), &scale));
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
-    TRY(infer_members(attrs, type_rows(codes)));
+    TRY(infer_dequantised(attrs, type_rows(codes), &dtype));
     FAIL_IF(attrs->rows[0] && (attrs->transposed || attrs->tiled), ERR_INVALID, "members with transposed or tiled; expected members alone");
     TRY(infer_input(node, IN_GLOBAL, "global", DT_SET_F32, DIMS((int64_t)dequantise_members(attrs, type_rows(codes), rows))));
     node->out[0]->type = attrs->transposed ? type_make(dtype, 2, codes->dim[1], codes->dim[0]) : type_as(codes, dtype);

@@ -114,9 +114,7 @@ static void square_load(const KernelArgs *args, int64_t down, int64_t across, Sq
     }
     for (int line = 0; line < s->lines; line++) {
         if (attrs->hadamard) hadamard(s->v[line]);
-        s->most[line] = 0;
-        for (int i = 0; i < NVFP4_BLOCK; i++)
-            s->most[line] = small_magnitude(s->v[line][i]) > s->most[line] ? small_magnitude(s->v[line][i]) : s->most[line];
+        s->most[line] = most_magnitude(0, s->v[line], NVFP4_BLOCK);
     }
 }
 
