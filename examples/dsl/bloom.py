@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from surogate.dsl import Array, Key, Module, Number, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, tied_to
+from surogate.dsl import Array, Key, Module, Number, Size, Tensor, block, forward, graph, hf_config, hf_mapping, model, tied_to
 from surogate.models.layers import IGNORED, REFUSED, Embedding, LayerNorm, Linear
 
 CONFIG = {

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from surogate.dsl import Key, block, hf_config, hf_mapping, model, module
+from surogate.dsl import Key, block, hf_config, model, module
 from surogate.models import llama, olmo2
 from surogate.models.layers import DECODER, IGNORED, KINDS, REFUSED, REQUIRE, WINDOW, RMSNorm, changed
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from surogate.dsl import Key, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
+from surogate.dsl import Key, block, hf_config, hf_mapping, model, module
 from surogate.models import llama
 from surogate.models.layers import DECODER, FULL, IGNORED, REFUSED, RMSNorm, changed
 

@@ -1,7 +1,5 @@
 """Nemotron: layer norms with weights around 0, an MLP of squared ReLU, rotary positions of a part of each head."""
 
-from typing import Any
-
 from surogate.dsl import Key, Module, Param, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, recompute
 from surogate.models import layers, llama
 from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Linear, changed

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from surogate.dsl import Choice, Key, Number, Tensor, block, forward, graph, hf_config, model, module
+from surogate.dsl import Choice, Number, Tensor, block, forward, graph, hf_config, model, module
 from surogate.models import llama, olmo2
 from surogate.models.layers import FULL, IGNORED, KINDS, REFUSED, WINDOW_4096, WINDOWED, changed, rope_of, rope_table
 

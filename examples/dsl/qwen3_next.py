@@ -3,7 +3,7 @@ norms of each head, with weights around 0; rotary positions of a part of each he
 
 from typing import Any
 
-from surogate.dsl import Key, Param, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, recompute
+from surogate.dsl import Key, Param, Tensor, block, forward, graph, hf_config, model, module, recompute
 from surogate.models import layers, llama
 from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, Linear, changed
 

@@ -1,7 +1,5 @@
 """Starcoder2: Llama with layer norms, biases and an MLP of GELU; a token may attend a window."""
 
-from typing import Any
-
 from surogate.dsl import Key, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama
 from surogate.models.layers import DECODER, IGNORED, REFUSED, REQUIRE, WINDOW, LayerNorm, Linear, changed

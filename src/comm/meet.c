@@ -263,8 +263,7 @@ static void name_missing(Host *host)
 static void serve(Host *host, int listener)
 {
     double         until = pulse_now() + host->meeting->timeout;
-    struct pollfd *polls = calloc(MOST_GUESTS + 1, sizeof *polls);
-    if (!polls) fatal_out_of_memory(0);
+    struct pollfd *polls = calloc_or_end(MOST_GUESTS + 1, sizeof *polls);
     while (host->num_in < 2 * (host->meeting->world_size - 1) || host->failure != OK) {
         if (host->failure != OK && pulse_now() > host->failed_at + LINGER_SECONDS) break;
         if (pulse_now() > until) name_missing(host);
@@ -286,8 +285,7 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
     bool is_raised = raise_limit(CHANNEL_COUNT * (rlim_t)meeting->world_size + SPARE_FILES);
     (void)is_raised; /* where that isn't enough, the connection that is one too many says so */
     if (listener <= 0) TRY(listen_at(meeting, &listener));
-    host.guests = calloc(MOST_GUESTS, sizeof *host.guests);
-    if (!host.guests) fatal_out_of_memory(0);
+    host.guests = calloc_or_end(MOST_GUESTS, sizeof *host.guests);
     serve(&host, listener);
     close(listener);
     for (int i = 0; i < host.num_guests; i++) {
@@ -414,8 +412,7 @@ Status meet_all(const CommMeeting *given, MeetSockets *out)
     if (!meeting.host) meeting.host = "127.0.0.1";
     if (meeting.timeout <= 0) meeting.timeout = 60;
     TRY(check_meeting(&meeting));
-    out->fd = calloc((size_t)meeting.world_size, sizeof *out->fd);
-    if (!out->fd) fatal_out_of_memory(0);
+    out->fd = calloc_or_end((size_t)meeting.world_size, sizeof *out->fd);
     for (int r = 0; r < meeting.world_size; r++) out->fd[r][0] = out->fd[r][1] = -1;
     Status status = meeting.rank == 0 ? host_meeting(&meeting, out) : visit_meeting(&meeting, out);
     if (status != OK) meet_close(out, meeting.world_size);

@@ -158,10 +158,9 @@ static Status meet_through(const Mpi *mpi, const char *host, uint64_t agreed, co
 {
     int process, processes, listener = -1;
     FAIL_IF(mpi->rank(mpi->world, &process) || mpi->size(mpi->world, &processes), ERR_RANK, "MPI doesn't say who is there");
-    Card       *all = calloc((size_t)processes, sizeof *all);
+    Card       *all = calloc_or_end((size_t)processes, sizeof *all);
     CommMeeting meeting = {.agreed = agreed};
-    if (!all) fatal_out_of_memory((size_t)processes * sizeof *all);
-    Status status = exchange(mpi, host, process, processes, ranks_here, all, &listener);
+    Status      status = exchange(mpi, host, process, processes, ranks_here, all, &listener);
     mpi->finalize();
     for (int p = 0; p < processes; p++) {
         if (p < process) meeting.rank += all[p].ranks;

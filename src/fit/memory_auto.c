@@ -195,9 +195,7 @@ static void *grow(void *items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity) return items;
     *capacity = *capacity ? 2 * *capacity : 256;
-    items = realloc(items, *capacity * size);
-    if (!items) fatal_out_of_memory(*capacity * size);
-    return items;
+    return realloc_or_end(items, *capacity * size);
 }
 
 static void add_candidate(Search *s, const Candidate *c)

@@ -103,11 +103,6 @@ bool chat_session_drop_oldest(ChatSession *s)
     return true;
 }
 
-size_t chat_session_num_turns(const ChatSession *s)
-{
-    return s->num_turns;
-}
-
 uint64_t chat_session_request(const ChatSession *s)
 {
     return s->num_turns ? last_turn(s)->request : 0;

@@ -30,7 +30,6 @@ void chat_session_withdraw(ChatSession *session); /* the question that waits is 
 /* Forgets the oldest turn; false: there is only the last one. */
 bool chat_session_drop_oldest(ChatSession *session);
 
-size_t chat_session_num_turns(const ChatSession *session);
 /* SampleOptions.request and .number: of the turn that waits, counted from the session's beginning, and how often it was asked before. */
 uint64_t chat_session_request(const ChatSession *session);
 uint32_t chat_session_number(const ChatSession *session);

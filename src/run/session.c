@@ -54,8 +54,7 @@ static const char *feed_name(const Plan *plan, int index)
 static void bind_feeds(Session *s)
 {
     s->together = calloc_or_end(1, GATHER_BYTES);
-    s->feeds = calloc((size_t)s->plan->num_programs + 1, sizeof *s->feeds);
-    if (!s->feeds) fatal_out_of_memory(((size_t)s->plan->num_programs + 1) * sizeof *s->feeds);
+    s->feeds = calloc_or_end((size_t)s->plan->num_programs + 1, sizeof *s->feeds);
     Slot *any = s->feeds[s->plan->num_programs];
     for (int p = 0; p < s->plan->num_programs; p++) {
         const Program *program = &s->plan->programs[p];
@@ -133,8 +132,7 @@ static Status upload_consts(Session *s, const Program *program)
 
 Status session_create(Plan *plan, Device *device, Session **out_session)
 {
-    Session *s = calloc(1, sizeof *s);
-    if (!s) fatal_out_of_memory(sizeof *s);
+    Session *s = calloc_or_end(1, sizeof *s);
     s->plan = plan;
     s->device = device;
     Status status = allocate(s);
@@ -230,8 +228,7 @@ static Status stage(Session *s, const Arrival *arrival, const Placement *place, 
     int64_t           numel = type_numel(type), cols = numel / type->dim[0], rows = LOAD_NUMEL / cols / 4 * 4;
     if (is_shared(s, place->space)) return source->values(source->context, arrival->param, arrival->first, numel, address(s, place));
     int64_t most = (rows ? rows : 4) * cols;
-    *scratch = realloc(*scratch, (size_t)most * sizeof **scratch);
-    if (!*scratch) fatal_out_of_memory((size_t)most * sizeof **scratch);
+    *scratch = realloc_or_end(*scratch, (size_t)most * sizeof **scratch);
     for (int64_t at = 0; at < numel; at += most) {
         int64_t count = numel - at < most ? numel - at : most;
         TRY(source->values(source->context, arrival->param, arrival->first + at, count, *scratch));

@@ -130,15 +130,3 @@ bool http_is_local_name(Str host)
     if (!http_split_host(host, &name)) return false;
     return http_equal_fold(name, str_of("localhost")) || str_equal(name, "[::1]") || is_loopback(name);
 }
-
-bool http_is_local_origin(Str origin)
-{
-    static const char *const schemes[] = {"http://", "https://"};
-    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
-        size_t len = strlen(schemes[i]);
-        if (origin.len > len && http_equal_fold((Str){origin.data, len}, str_of(schemes[i]))) {
-            return http_is_local_name((Str){origin.data + len, origin.len - len});
-        }
-    }
-    return false;
-}

@@ -77,8 +77,6 @@ void http_end(HttpExchange *exchange);
 
 /* Whether a Host field's value, with or without a port, names this machine: localhost, 127.0.0.0/8, [::1]. */
 bool http_is_local_name(Str host);
-/* The same of an Origin field's value: http:// or https:// and such a name. */
-bool http_is_local_origin(Str origin);
 
 /* limits and handler are copied. ERR_INVALID: limits out of range, or the process may not open so many files. */
 NODISCARD Status http_server_create(const HttpLimits *limits, const HttpHandler *handler, HttpServer **out);

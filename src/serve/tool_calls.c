@@ -18,6 +18,15 @@ enum { NOWHERE = -1 }; /* ToolReader.object: no object is being walked */
 
 typedef enum Try { NEEDS_MORE, IS_TEXT, IS_CALLS } Try;
 
+typedef struct ToolCall {
+    StrBuf name, arguments;
+} ToolCall;
+
+typedef struct ToolCalls {
+    ToolCall *calls;
+    size_t    count;
+} ToolCalls;
+
 /* What a try reads: `at` moves over `text`. */
 typedef struct Reading {
     ToolReader *reader;
@@ -25,7 +34,7 @@ typedef struct Reading {
     size_t      at;
     bool        at_end; /* nothing comes behind the text */
     bool        strict; /* no mark says that these are calls */
-    ToolAnswer  found;
+    ToolCalls   found;
 } Reading;
 
 /* ---- an object ---- */
@@ -85,13 +94,22 @@ static bool are_keys_known(const JsonValue *object)
     return true;
 }
 
-static void add_call(ToolAnswer *answer, Str name, Str arguments)
+static void add_call(ToolCalls *found, Str name, Str arguments)
 {
-    answer->calls = realloc_or_end(answer->calls, (answer->count + 1) * sizeof *answer->calls);
-    ToolCall *call = &answer->calls[answer->count++];
+    found->calls = realloc_or_end(found->calls, (found->count + 1) * sizeof *found->calls);
+    ToolCall *call = &found->calls[found->count++];
     *call = (ToolCall){0};
     strbuf_append(&call->name, name.data, name.len);
     strbuf_append(&call->arguments, arguments.data, arguments.len);
+}
+
+static void free_calls(ToolCalls *found)
+{
+    for (size_t i = 0; i < found->count; i++) {
+        strbuf_deinit(&found->calls[i].name);
+        strbuf_deinit(&found->calls[i].arguments);
+    }
+    free(found->calls);
 }
 
 /* The walk lets through what the parser refuses, a key told twice for one. */
@@ -105,7 +123,7 @@ static bool is_object_text(Str text)
 }
 
 /* Adds the call that the object is. Its keys are plain ASCII where they are known ones: value_text finds them as they are written. */
-static bool read_call(Arena *arena, Str object, bool strict, ToolAnswer *out)
+static bool read_call(Arena *arena, Str object, bool strict, ToolCalls *out)
 {
     JsonValue value;
     if (json_parse(arena, "call", object.data, object.len, &value) != OK) return false;
@@ -289,7 +307,7 @@ static void tell_text(ToolReader *reader, size_t len)
     drop(reader, len);
 }
 
-static void tell_calls(ToolReader *reader, const ToolAnswer *found, size_t len)
+static void tell_calls(ToolReader *reader, const ToolCalls *found, size_t len)
 {
     for (size_t i = 0; i < found->count; i++) {
         const StrBuf *name = &found->calls[i].name, *arguments = &found->calls[i].arguments;
@@ -338,7 +356,7 @@ static bool try_calls(ToolReader *reader, int form, size_t behind, bool at_end)
     reader->has_begun |= is == IS_TEXT;
     if (is == IS_TEXT) tell_text(reader, behind);
     if (is == IS_CALLS) tell_calls(reader, &r.found, r.at);
-    tool_answer_deinit(&r.found);
+    free_calls(&r.found);
     return is != NEEDS_MORE;
 }
 
@@ -383,37 +401,4 @@ void tool_reader_push(ToolReader *reader, Str text)
 void tool_reader_end(ToolReader *reader)
 {
     while (advance(reader, true)) continue;
-}
-
-/* ---- a whole answer ---- */
-
-static void take_text(void *context, Str text)
-{
-    ToolAnswer *answer = context;
-    strbuf_append(&answer->content, text.data, text.len);
-}
-
-static void take_call(void *context, Str name, Str arguments)
-{
-    add_call(context, name, arguments);
-}
-
-void tool_answer_read(ToolAnswer *out, Str text)
-{
-    ToolReader reader;
-    tool_reader_init(&reader, (ToolSink){out, take_text, take_call});
-    tool_reader_push(&reader, text);
-    tool_reader_end(&reader);
-    tool_reader_deinit(&reader);
-}
-
-void tool_answer_deinit(ToolAnswer *answer)
-{
-    for (size_t i = 0; i < answer->count; i++) {
-        strbuf_deinit(&answer->calls[i].name);
-        strbuf_deinit(&answer->calls[i].arguments);
-    }
-    free(answer->calls);
-    strbuf_deinit(&answer->content);
-    *answer = (ToolAnswer){0};
 }

@@ -39,20 +39,5 @@ void tool_reader_deinit(ToolReader *reader);
 void tool_reader_push(ToolReader *reader, Str text); /* whole characters */
 void tool_reader_end(ToolReader *reader);            /* the answer ends: all of it is told */
 
-typedef struct ToolCall {
-    StrBuf name, arguments;
-} ToolCall;
-
-/* A whole answer. */
-typedef struct ToolAnswer {
-    StrBuf    content;
-    ToolCall *calls;
-    size_t    count;
-} ToolAnswer;
-
-/* Zero-initialised `out` takes what the text says. */
-void tool_answer_read(ToolAnswer *out, Str text);
-void tool_answer_deinit(ToolAnswer *answer);
-
 /* Tokens that mark calls, where a tokenizer has them as special ones: an answer that is read for calls keeps their text. NULL ends them. */
 extern const char *const tool_marks[];

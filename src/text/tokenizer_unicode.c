@@ -24,13 +24,6 @@ size_t utf8_offset(Str text, size_t count)
     return i;
 }
 
-bool text_is_ascii(Str text)
-{
-    unsigned char all = 0;
-    for (size_t i = 0; i < text.len; i++) all |= (unsigned char)text.data[i];
-    return all < 0x80;
-}
-
 size_t utf8_encode(uint32_t code, char *out)
 {
     if (code < 0x80) {

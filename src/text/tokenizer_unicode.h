@@ -77,7 +77,6 @@ static inline size_t utf8_back(const char *text, size_t end)
 
 size_t utf8_count(Str text);                /* characters */
 size_t utf8_offset(Str text, size_t count); /* byte offset of the count-th character, at most text.len */
-bool   text_is_ascii(Str text);
 
 /* Writes 1 to 4 bytes and returns how many; `code` is a scalar value. */
 size_t utf8_encode(uint32_t code, char *out);

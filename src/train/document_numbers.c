@@ -32,8 +32,7 @@ static DocumentNumber *find(const DocumentNumbers *numbers, int32_t number)
 static void grow(DocumentNumbers *numbers)
 {
     DocumentNumbers more = {.size = numbers->size ? 2 * numbers->size : FIRST_SIZE, .num = numbers->num};
-    more.slots = calloc((size_t)more.size, sizeof *more.slots);
-    if (!more.slots) fatal_out_of_memory((size_t)more.size * sizeof *more.slots);
+    more.slots = calloc_or_end((size_t)more.size, sizeof *more.slots);
     for (int64_t i = 0; i < numbers->size; i++)
         if (numbers->slots[i].times) *find(&more, numbers->slots[i].number) = numbers->slots[i];
     free(numbers->slots);

@@ -116,8 +116,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
     warn_of_idle_keys(config);
     if (is_alone && comm_mpi_started()) return run_under_mpi(config, hooks, out);
     if (is_alone) return config->gpus > 1 ? rank_threads_alone(config, train_rank, &job) : run_alone(config, hooks, out);
-    Comm **comms = calloc((size_t)config->gpus, sizeof *comms);
-    if (!comms) fatal_out_of_memory((size_t)config->gpus * sizeof *comms);
+    Comm **comms = calloc_or_end((size_t)config->gpus, sizeof *comms);
     Status status = meet(config, comms);
     if (status == OK) status = rank_threads_run(comms, (int)config->gpus, train_rank, &job);
     free(comms);

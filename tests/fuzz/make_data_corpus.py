@@ -1,6 +1,6 @@
 """Writes the seed files of fuzz_parquet, fuzz_jsonl, fuzz_csv and fuzz_shard: small files that between them take every
 branch of the readers. Needs only Python; run in the repository's root. The result is committed."""
-import gzip, os, struct, zlib
+import gzip, os, struct
 
 OUT = os.path.join(os.path.dirname(__file__), "corpus")
 

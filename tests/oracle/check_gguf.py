@@ -13,9 +13,7 @@ Needs xllamacpp, gguf, safetensors, and Surogate's Python package.
 
   python3 tests/oracle/check_gguf.py build-cpu/surogate [FAMILY | "FAMILY adapter" | FOLDER of a tokenizer ...]
 """
-import contextlib
 import ctypes
-import io
 import json
 import os
 import random

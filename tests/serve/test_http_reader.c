@@ -334,13 +334,6 @@ static void local_names(void)
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++) {
         if (http_is_local_name(str_of(other[i]))) test_fail(__FILE__, __LINE__, "%s is local", other[i]);
     }
-    EXPECT(http_is_local_origin(str_of("http://localhost:8000")));
-    EXPECT(http_is_local_origin(str_of("HTTPS://127.0.0.1")));
-    EXPECT(!http_is_local_origin(str_of("http://evil.com")));
-    EXPECT(!http_is_local_origin(str_of("http://")));
-    EXPECT(!http_is_local_origin(str_of("null")));
-    EXPECT(!http_is_local_origin(str_of("localhost")));
-    EXPECT(!http_is_local_origin(str_of("http://localhost/x")));
 }
 
 TEST_MAIN(TEST(good_requests), TEST(good_bodies), TEST(bad_request_lines), TEST(bad_fields), TEST(bad_bodies), TEST(bad_chunks),

@@ -190,8 +190,7 @@ static void gpu_facts(const GpuFacts *gpu, DeviceFacts *out)
 
 static NullDevice *create(void)
 {
-    NullDevice *null = calloc(1, sizeof *null);
-    if (!null) fatal_out_of_memory(sizeof *null);
+    NullDevice *null = calloc_or_end(1, sizeof *null);
     null->base.api = &null_api;
     return null;
 }
