@@ -25,8 +25,8 @@ enum {
 };
 
 typedef struct Worker {
-    _Alignas(64) int64_t next_task; /* of its share of the job, and where that ends */
-    int64_t     end;
+    _Alignas(64) int64_t next_task; /* of this worker's share of the job */
+    int64_t     end;                /* of the share */
     ThreadPool *pool;
     pthread_t   thread;
     int         index;

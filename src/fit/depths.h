@@ -33,7 +33,7 @@ typedef struct Depths {
 } Depths;
 
 PlanSize plan_size(const Plan *plan, int64_t micro_steps);
-/* Of both parts. `bytes` and `host_bytes` aren't told. */
+/* The sum of both parts; `bytes` and `host_bytes` stay 0. */
 PlanSize plan_join(const PlanSize *micro, const PlanSize *update);
 /* least_bytes from the other bounds. */
 void plan_bound(PlanSize *size);

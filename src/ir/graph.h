@@ -105,7 +105,7 @@ struct Param {
     /* Where it holds several matrices: the rows of each, as they lie; after the last come further rows of the first. */
     int            num_matrices; /* 0: it is one */
     const int64_t *matrices;
-    /* What it is kept in (passes/quantise.h), in values beside its own; NULL: in its own dtype. */
+    /* The format in which it is stored (passes/quantise.h), with more values beside its own; NULL: plain, in its own dtype. */
     const struct WeightFormat *format;
     InitKind                   init;
     float                      init_std;

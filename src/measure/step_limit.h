@@ -32,7 +32,7 @@ typedef struct StepLimit {
     int         num_programs;
 } StepLimit;
 
-/* device and plan are borrowed. dtype: of the products, but for those of operands with fewer bits. */
+/* device and plan are borrowed. dtype: of the operands of products; products of FP8 and FP4 use their own. */
 void step_limit_init(StepLimit *limit, Device *device, const Plan *plan, DType dtype, int64_t micros);
 
 /* Measures again: another program may have been busy before, so that the best of all measurements counts. */
