@@ -57,8 +57,3 @@ void *realloc_or_end(void *memory, size_t bytes);
         if (try_status_ != OK) return try_status_; \
     } while (0)
 #define CHECK(expr) ((expr) ? (void)0 : check_failed(#expr, __FILE__, __LINE__))
-#ifdef NDEBUG
-#define DCHECK(expr) ((void)sizeof(expr))
-#else
-#define DCHECK(expr) CHECK(expr)
-#endif

@@ -128,6 +128,7 @@ struct Device {
 /* "cpu", "cuda", or "auto": CUDA where it can be used, else the CPU; where there is a driver, stderr says what else CUDA lacks. index: of
  * the GPU. threads: of the CPU, 0 all. */
 NODISCARD Status device_open(const char *name, int index, int threads, Device **out);
+bool             device_is(const Device *device, const char *name); /* "cpu", "cuda" or "null" */
 /* Settings that libraries read from the environment when ranks join: from the one thread there is, before their threads begin, as nobody
  * may read the environment while it is written. What is set already stays. is_local: all ranks are of this host. */
 void             device_prepare_ranks(bool is_local);

@@ -24,6 +24,11 @@ void device_prepare_ranks(bool is_local)
     if (is_local) setenv("NCCL_SOCKET_IFNAME", "lo", 0);
 }
 
+bool device_is(const Device *device, const char *name)
+{
+    return strcmp(device->api->name, name) == 0;
+}
+
 Status device_open(const char *name, int index, int threads, Device **out)
 {
     if (strcmp(name, "cpu") == 0) return device_cpu_create(threads, out);

@@ -435,7 +435,7 @@ static Status find_room(Device *device, int ranks_here, Room *out)
 {
     DeviceFacts facts;
     TRY(device->api->facts(device, &facts));
-    bool is_gpu = strcmp(device->api->name, "cuda") == 0;
+    bool is_gpu = device_is(device, "cuda");
     out->device = facts.memory_bytes;
     if (is_gpu) out->host = device_host_available() / ranks_here;
     return OK;
@@ -452,7 +452,7 @@ static Status search_within(const Config *config, const HfModel *model, Device *
                 .found = out};
     *out = (MemoryChoices){.items[0].config = *config, .tokens = s.rows * setup_world(config) * setup_sequence_len(config, model)};
     Device *null = NULL;
-    if (strcmp(device->api->name, "cuda") == 0) { /* its kernels take long to choose; plans are the same */
+    if (device_is(device, "cuda")) { /* its kernels take long to choose; plans are the same */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
     }

@@ -42,7 +42,7 @@ static void want_together(CompileOptions *options, int64_t rows, int64_t chunk)
 
 void decoder_want(CompileOptions *options, const Device *device, const DecoderOptions *want, int64_t choices)
 {
-    bool    is_cpu = strcmp(device->api->name, "cpu") == 0;
+    bool    is_cpu = device_is(device, "cpu");
     int64_t chunk = want->prompt > 0 && want->prompt < want->context ? want->prompt : want->context;
     chunk = min_of(chunk, is_cpu ? MOST_CHUNK_CPU : MOST_CHUNK_GPU);
     options->cache_len = want->context;

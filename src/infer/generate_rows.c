@@ -77,7 +77,7 @@ static void count_lines(RowsRun *r)
     for (size_t i = 0; i < r->prompts->num_rows; i++) good += r->prompts->rows[i].error == NULL;
     p->num_lines = good * r->job->num + ((int64_t)r->prompts->num_rows - good);
     p->rows = r->job->rows;
-    if (!p->rows) p->rows = strcmp(r->infer->device->api->name, "cpu") == 0 ? ROWS_CPU : ROWS_GPU;
+    if (!p->rows) p->rows = device_is(r->infer->device, "cpu") ? ROWS_CPU : ROWS_GPU;
     if (p->rows > good * r->job->num) p->rows = good * r->job->num;
 }
 

@@ -144,7 +144,7 @@ static int64_t seq_of(const InferModel *infer, const ScoreRow *row)
 /* Rows of a recipe's products share the scales of a batch. */
 static int64_t batch_of(const InferModel *infer, int64_t seq)
 {
-    int64_t tokens = strcmp(infer->device->api->name, "cpu") == 0 ? ROW_TOKENS_CPU : ROW_TOKENS_GPU;
+    int64_t tokens = device_is(infer->device, "cpu") ? ROW_TOKENS_CPU : ROW_TOKENS_GPU;
     if (infer->options.precision.own_scales || seq > tokens) return 1;
     return tokens / seq < MOST_ROWS ? tokens / seq : MOST_ROWS; /* a model may have fewer positions than LEAST_SEQ */
 }

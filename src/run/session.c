@@ -217,7 +217,7 @@ Status session_read(Session *s, const char *name, void *data, size_t bytes)
 /* Whether the host may use the device's memory as its own. */
 static bool is_shared(const Session *s, Space space)
 {
-    return space == SPACE_HOST || strcmp(s->device->api->name, "cpu") == 0;
+    return space == SPACE_HOST || device_is(s->device, "cpu");
 }
 
 /* Writes what arrives where it is staged; scratch of LOAD_NUMEL floats, or of 4 rows where those are more. */

@@ -85,7 +85,7 @@ static Status check_options(const ServeOptions *o, const InferModel *infer)
 
 static bool is_cpu(const InferModel *infer)
 {
-    return strcmp(infer->device->api->name, "cpu") == 0;
+    return device_is(infer->device, "cpu");
 }
 
 static void settle_options(Serve *serve)
