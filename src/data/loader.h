@@ -18,7 +18,7 @@ typedef enum LoaderMode {
 typedef enum LongSamples { LONG_TRUNCATE, LONG_SPLIT, LONG_DROP, LONG_ERROR } LongSamples;
 
 /* Which documents: all, or one side of the validation split. */
-typedef enum LoaderPart { PART_ALL, PART_TRAIN, PART_VALIDATION } LoaderPart;
+typedef enum LoaderPart { LOADER_ALL, LOADER_TRAIN, LOADER_VALIDATION } LoaderPart;
 
 typedef struct LoaderSource {
     const ShardSet *shards; /* borrowed until loader_destroy */

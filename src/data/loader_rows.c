@@ -140,8 +140,8 @@ static Span split_single(const LoaderOptions *options, Span whole)
 {
     int64_t held_out = (int64_t)ceil((double)whole.count * options->validation_ratio);
     if (held_out >= whole.count) held_out = whole.count - 1;
-    if (options->part == PART_VALIDATION) whole.begin += whole.count - held_out;
-    whole.count = options->part == PART_VALIDATION ? held_out : whole.count - held_out;
+    if (options->part == LOADER_VALIDATION) whole.begin += whole.count - held_out;
+    whole.count = options->part == LOADER_VALIDATION ? held_out : whole.count - held_out;
     return whole;
 }
 
@@ -149,7 +149,7 @@ static void cut_source(Cutter *cutter, int source)
 {
     const LoaderOptions *options = cutter->options;
     const ShardSet      *set = cutter->source->shards;
-    bool                 is_split = options->part != PART_ALL && options->validation_ratio > 0;
+    bool                 is_split = options->part != LOADER_ALL && options->validation_ratio > 0;
     bool                 is_single = is_split && !set->has_mask && set->num_documents == 1;
     double               threshold = is_split && set->num_documents > 1 ? split_threshold(options, source, set->num_documents) : 0;
     int64_t              document = 0;
@@ -159,7 +159,7 @@ static void cut_source(Cutter *cutter, int source)
             Span whole = {.shard = s};
             shard_document(set->shards[s], i, &whole.begin, &whole.count);
             bool is_validation = is_split && !is_single && split_draw(options->seed, source, document) < threshold;
-            bool keep = options->part == PART_ALL || is_single || is_validation == (options->part == PART_VALIDATION);
+            bool keep = options->part == LOADER_ALL || is_single || is_validation == (options->part == LOADER_VALIDATION);
             cutter->stats->num_documents += keep;
             int64_t num_spans = cutter->source->spans.len;
             if (is_single) whole = split_single(options, whole);
@@ -407,7 +407,7 @@ static Status check_options(const LoaderOptions *o)
     FAIL_IF(o->batch_size < 1, ERR_INVALID, "batch size is %d, want at least 1", o->batch_size);
     FAIL_IF(!(o->validation_ratio >= 0 && o->validation_ratio < 1), ERR_INVALID, "validation_split_ratio is %g, want 0 <= ratio < 1",
             o->validation_ratio);
-    FAIL_IF(o->part == PART_VALIDATION && o->validation_ratio == 0, ERR_INVALID, "no validation data: validation_split_ratio is 0");
+    FAIL_IF(o->part == LOADER_VALIDATION && o->validation_ratio == 0, ERR_INVALID, "no validation data: validation_split_ratio is 0");
     CHECK(o->rank >= 0 && o->rank < o->world_size && o->num_epochs >= 0);
     return OK;
 }
@@ -417,7 +417,7 @@ static Status check_rows(const Rows *rows)
 {
     const LoaderOptions *options = &rows->options;
     const LoaderStats   *stats = &rows->stats;
-    const char          *part = options->part == PART_VALIDATION ? "validation" : "training";
+    const char          *part = options->part == LOADER_VALIDATION ? "validation" : "training";
     int64_t              num_long = stats->num_truncated + stats->num_split + stats->num_dropped_long;
     FAIL_IF(options->long_samples == LONG_ERROR && stats->num_dropped_long > 0, ERR_INVALID,
             "%" PRId64 " of %" PRId64 " samples are longer than sequence_len %d; raise it, or set on_long_sample: truncate, split or drop "
@@ -430,8 +430,8 @@ static Status check_rows(const Rows *rows)
             " longer than sequence_len %d; nothing to learn from. %s",
             part, stats->num_documents, stats->num_dropped_empty, stats->num_truncated ? " (once cut)" : "", num_long, options->seq_len,
             num_long == stats->num_documents && num_long > 0 ? "Raise sequence_len"
-            : options->part == PART_VALIDATION               ? "Raise validation_split_ratio, or name validation_datasets"
-            : options->part == PART_TRAIN                    ? "Lower validation_split_ratio, or give more data"
+            : options->part == LOADER_VALIDATION             ? "Raise validation_split_ratio, or name validation_datasets"
+            : options->part == LOADER_TRAIN                  ? "Lower validation_split_ratio, or give more data"
                                                              : "Give more data, or raise sequence_len");
     return OK;
 }

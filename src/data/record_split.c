@@ -159,7 +159,7 @@ void note_no_split(StrBuf *notes, const char *path, const char *split, const cha
 Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *notes)
 {
     const char *word, *other = first_of_other(list, dir, row_of(split));
-    Evidence    evidence;
+    Evidence    evidence = NAME_BEGINS;
     int         kept = 0, all = list->count;
     bool        is_told = find_evidence(list, dir, split, &word, &evidence), is_train = row_of(split) == TRAIN;
     FAIL_IF(!is_told && other && !is_train, ERR_NOT_FOUND, "%s: no file of split \"%s\": none has the word in its name or its folder's",

@@ -481,7 +481,7 @@ static Status open_train(const Config *config, const LoaderOptions *base, RunDat
     if (config->on_long_sample == OPT_LONG_ERROR) options.long_samples = LONG_ERROR;
     options.shuffle = true;
     options.prefetch = PREFETCH;
-    options.part = config->validation_datasets.count == 0 && config->validation_split_ratio > 0 ? PART_TRAIN : PART_ALL;
+    options.part = config->validation_datasets.count == 0 && config->validation_split_ratio > 0 ? LOADER_TRAIN : LOADER_ALL;
     TRY(make_loader(data, &options, data->train_sets, data->num_train_sets, &config->datasets, &data->train));
     data->total_steps = config->max_steps > 0 ? config->max_steps : loader_num_steps(data->train);
     const char *unseen = loader_unseen(data->train, data->total_steps);
@@ -505,7 +505,7 @@ static Status open_eval(const Config *config, const CompileOptions *compile, con
     options.grad_accum_steps = 1;
     options.num_epochs = 1;
     options.at_least_one = true;
-    options.part = split ? PART_VALIDATION : PART_ALL;
+    options.part = split ? LOADER_VALIDATION : LOADER_ALL;
     const ShardSet *sets = split ? data->train_sets : data->eval_sets;
     int             count = split ? data->num_train_sets : data->num_eval_sets;
     options.mode = loader_mode(config, sets, count);

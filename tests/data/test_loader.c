@@ -244,7 +244,7 @@ static void validation_and_training_share_no_document(void)
     write_shard(path_in(dir, "shard-00000.tokens"), lengths, 200, 500, false);
     EXPECT_OK(shard_set_open(dir, &set));
     uint8_t seen[200] = {0};
-    for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
+    for (int part = LOADER_TRAIN; part <= LOADER_VALIDATION; part++) {
         LoaderOptions options = {.mode = LOADER_PADDED,
                                  .part = (LoaderPart)part,
                                  .validation_ratio = 0.2,
@@ -260,7 +260,7 @@ static void validation_and_training_share_no_document(void)
             EXPECT(!seen[batch->doc_id[0]]++);
         }
         int64_t rows = loader_stats(loader)->num_rows;
-        EXPECT(part == PART_TRAIN ? rows > 140 && rows < 180 : rows > 20 && rows < 60);
+        EXPECT(part == LOADER_TRAIN ? rows > 140 && rows < 180 : rows > 20 && rows < 60);
         loader_destroy(loader);
     }
     for (int i = 0; i < 200; i++) EXPECT_INT(seen[i], 1);
@@ -275,10 +275,10 @@ static void one_document_is_split_by_tokens(void)
     int         length = 1000;
     write_shard(path_in(dir, "shard-00000.tokens"), &length, 1, 500, false);
     EXPECT_OK(shard_set_open(dir, &set));
-    for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
+    for (int part = LOADER_TRAIN; part <= LOADER_VALIDATION; part++) {
         Loader *loader =
             open_loader(&set, (LoaderOptions){.part = (LoaderPart)part, .validation_ratio = 0.1, .seq_len = 10, .batch_size = 1});
-        EXPECT_INT(loader_stats(loader)->num_tokens, part == PART_TRAIN ? 900 : 100);
+        EXPECT_INT(loader_stats(loader)->num_tokens, part == LOADER_TRAIN ? 900 : 100);
         loader_destroy(loader);
     }
     shard_set_close(&set);
@@ -468,7 +468,7 @@ static void no_side_of_the_split_is_empty(void)
         for (int r = 0; r < 3; r++) {
             const double ratios[] = {0.001, 0.3, 0.89};
             int64_t      documents = 0;
-            for (int part = PART_TRAIN; part <= PART_VALIDATION; part++) {
+            for (int part = LOADER_TRAIN; part <= LOADER_VALIDATION; part++) {
                 LoaderOptions options = {.mode = LOADER_PACKED,
                                          .part = (LoaderPart)part,
                                          .validation_ratio = ratios[r],
