@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/strbuf.h"
 #include "ops/attrs.h"
+#include "ops/case.h"
 #include "ops/draw.h"
 #include "ops/lowbit/fp8.h"
 
@@ -43,21 +44,12 @@ typedef struct Case {
     const Value *over; /* the input whose memory output 0 takes; NULL: none but what the op says */
 } Case;
 
-static bool is_float(const TensorType *type)
-{
-    return type->ndim && (DT_SET(type->dtype) & DT_SET_DECODE);
-}
-
 static Status case_make(Case *c, const OpDef *op, const void *attrs, const TensorType *in)
 {
     *c = (Case){0};
-    Graph *graph = graph_create(&c->arena, "case", op_table, OP_COUNT);
-    Value *values[NODE_MAX_IN] = {0};
+    TRY(op_alone(graph_create(&c->arena, "case", op_table, OP_COUNT), op, attrs, in, &c->node));
     for (int i = 0; i < op->num_in; i++)
-        if (in[i].ndim) values[i] = graph_add_value(graph, VALUE_INPUT, arena_printf(&c->arena, "in%d", i), &in[i]);
-    TRY(graph_add_node(graph, op, attrs, "out", values, op->num_in, ~0u, &c->node));
-    for (int i = 0; i < op->num_in; i++)
-        if (values[i]) c->in[i] = arena_alloc(&c->arena, (size_t)type_bytes(&in[i]) + 16);
+        if (in[i].ndim) c->in[i] = arena_alloc(&c->arena, (size_t)type_bytes(&in[i]) + 16);
     for (int k = 0; k < op->num_out; k++) {
         c->out[k] = c->node->out[k];
         if (c->out[k]) c->result[k] = arena_alloc(&c->arena, (size_t)type_bytes(&c->out[k]->type) + 16);
@@ -101,8 +93,7 @@ static void case_fill(Case *c, const OpSample *sample)
     }
 }
 
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
-                     StrBuf *faults);
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool *out_same, StrBuf *faults);
 
 /* Results of another op on the same inputs (OpResults), from the CPU in fp32. */
 static Status fill_results(Doctor *d, Case *c)
@@ -111,7 +102,6 @@ static Status fill_results(Doctor *d, Case *c)
     TensorType       in[NODE_MAX_IN] = {0};
     Case             made;
     BoundKernel      kernel;
-    bool             same;
     StrBuf           faults = {0};
     for (int i = 0; i < results->op->num_in; i++)
         if (c->in[results->in[i]]) in[i] = c->node->in[results->in[i]]->type;
@@ -119,7 +109,7 @@ static Status fill_results(Doctor *d, Case *c)
     for (int i = 0; i < results->op->num_in && status == OK; i++)
         if (made.in[i]) memcpy(made.in[i], c->in[results->in[i]], (size_t)type_bytes(&in[i]));
     if (status == OK) status = d->cpu->api->bind(d->cpu, made.node, &kernel);
-    if (status == OK) status = run_on(d->cpu, &made, &kernel, ~0u, 0, false, &same, &faults);
+    if (status == OK) status = run_on(d->cpu, &made, &kernel, ~0u, 0, NULL, &faults);
     for (int k = 0; k < results->op->num_out && status == OK; k++) {
         const TensorType *type = &c->node->in[results->out[k]]->type;
         if (made.out[k]) dtype_convert(c->in[results->out[k]], type->dtype, made.result[k], made.out[k]->type.dtype, type_numel(type));
@@ -241,24 +231,30 @@ static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int pois
     return OK;
 }
 
-/* Leaves results in c->result. twice: again with another poison; *out_same says whether the bits are the same. */
-static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool twice, bool *out_same,
-                     StrBuf *faults)
+/* Copies of the wanted results, which the caller frees; NULL for others. */
+static void keep_results(const Case *c, uint32_t want, void *kept[NODE_MAX_OUT])
+{
+    for (int k = 0; k < c->node->num_out; k++) {
+        if (!c->out[k] || !(want >> k & 1)) continue;
+        kept[k] = malloc_or_end((size_t)type_bytes(&c->out[k]->type) + 1);
+        memcpy(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type));
+    }
+}
+
+/* Leaves results in c->result. out_same not NULL: runs again with another poison, and says whether the bits are the same. */
+static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool *out_same, StrBuf *faults)
 {
     Layout         l = lay_out(c, want);
-    unsigned char *images = malloc(2 * l.bytes), *first[NODE_MAX_OUT] = {0};
+    unsigned char *images = malloc_or_end(2 * l.bytes);
+    void          *first[NODE_MAX_OUT] = {0};
     Run            r;
-    if (!images) fatal_out_of_memory(2 * l.bytes);
-    Status status = run_open(&r, device, c, kernel, &l, want);
+    Status         status = run_open(&r, device, c, kernel, &l, want);
     if (status == OK) status = run_once(&r, c, &l, want, poison, images, faults);
-    *out_same = true;
-    for (int k = 0; k < c->node->num_out && twice && status == OK; k++) {
-        if (!c->out[k] || !(want >> k & 1)) continue;
-        first[k] = malloc((size_t)type_bytes(&c->out[k]->type) + 1);
-        if (!first[k]) fatal_out_of_memory(0);
-        memcpy(first[k], c->result[k], (size_t)type_bytes(&c->out[k]->type));
+    if (out_same) {
+        *out_same = true;
+        if (status == OK) keep_results(c, want, first);
+        if (status == OK) status = run_once(&r, c, &l, want, 0x3C, images, faults);
     }
-    if (status == OK && twice) status = run_once(&r, c, &l, want, 0x3C, images, faults);
     for (int k = 0; k < NODE_MAX_OUT; k++) {
         if (first[k] && memcmp(first[k], c->result[k], (size_t)type_bytes(&c->out[k]->type)) != 0) *out_same = false;
         free(first[k]);
@@ -301,24 +297,23 @@ static Status reference(Doctor *d, const Case *c, Case *wide)
 {
     TensorType  in[NODE_MAX_IN] = {0};
     BoundKernel kernel;
-    bool        same;
     StrBuf      faults = {0};
     for (int i = 0; i < c->node->num_in; i++) {
         if (!c->in[i]) continue;
         in[i] = c->node->in[i]->type;
-        if (is_float(&in[i])) in[i].dtype = DT_F32;
+        if (type_is_float(&in[i])) in[i].dtype = DT_F32;
     }
     TRY(case_make(wide, c->node->op, c->node->attrs, in));
     for (int i = 0; i < c->node->num_in; i++) {
         if (!c->in[i]) continue;
         const TensorType *type = &c->node->in[i]->type;
-        if (is_float(type))
+        if (type_is_float(type))
             dtype_convert(wide->in[i], DT_F32, c->in[i], type->dtype, type_numel(type));
         else
             memcpy(wide->in[i], c->in[i], (size_t)type_bytes(type));
     }
     TRY(d->cpu->api->bind(d->cpu, wide->node, &kernel));
-    Status status = run_on(d->cpu, wide, &kernel, ~0u, 0xFF, false, &same, &faults);
+    Status status = run_on(d->cpu, wide, &kernel, ~0u, 0xFF, NULL, &faults);
     strbuf_deinit(&faults);
     return status;
 }
@@ -331,7 +326,6 @@ static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
     TensorType     in[NODE_MAX_IN] = {0};
     Case           apart;
     BoundKernel    kernel;
-    bool           same;
     if (!maker || !c->out[codes->out]) return OK;
     in[0] = c->out[codes->of]->type;
     for (int i = 1; i < maker->num_in; i++)
@@ -341,7 +335,7 @@ static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
     for (int i = 1; i < maker->num_in && status == OK; i++)
         if (apart.in[i]) memcpy(apart.in[i], c->in[codes->scale + i - 1], (size_t)type_bytes(&in[i]));
     if (status == OK) status = d->device->api->bind(d->device, apart.node, &kernel);
-    if (status == OK) status = run_on(d->device, &apart, &kernel, ~0u, 0xFF, false, &same, faults);
+    if (status == OK) status = run_on(d->device, &apart, &kernel, ~0u, 0xFF, NULL, faults);
     for (int k = 0; k < maker->num_out && status == OK; k++)
         if (c->out[codes->out + k] && memcmp(apart.result[k], c->result[codes->out + k], (size_t)type_bytes(&apart.out[k]->type)) != 0)
             strbuf_printf(faults, "; output %d isn't what %s makes of output %d", codes->out + k, maker->name, codes->of);
@@ -361,9 +355,8 @@ static bool serves_still(Device *device, const Node *node, const BoundKernel *ke
 /* A run that makes `want`, output 0 in the place of `over`, must leave the bits that were kept. */
 static Status check_same(Doctor *d, Case *c, const BoundKernel *kernel, uint32_t want, const Value *over, void *const *kept, StrBuf *faults)
 {
-    bool same;
     c->over = over;
-    TRY(run_on(d->device, c, kernel, want, 0xFF, false, &same, faults));
+    TRY(run_on(d->device, c, kernel, want, 0xFF, NULL, faults));
     for (int k = 0; k < c->node->num_out; k++) {
         if (!c->out[k] || !(want >> k & 1) || memcmp(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type)) == 0) continue;
         strbuf_printf(faults, "; output %d has other bits when %s", k, over ? "output 0 takes an input's memory" : "it alone is wanted");
@@ -383,10 +376,8 @@ static Status check_bits(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *
         if (!c->out[k]) continue;
         all |= 1u << k;
         if (c->out[k]->storage && !(node_accumulate_mask(c->node) >> k & 1)) always |= 1u << k;
-        kept[k] = malloc((size_t)type_bytes(&c->out[k]->type) + 1);
-        if (!kept[k]) fatal_out_of_memory(0);
-        memcpy(kept[k], c->result[k], (size_t)type_bytes(&c->out[k]->type));
     }
+    keep_results(c, all, kept);
     for (int k = 0; k < c->node->num_out && status == OK && !faults->len; k++) {
         uint32_t want = always | 1u << k;
         if (!(all >> k & 1) || want == all) continue;
@@ -413,13 +404,13 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     KernelRecord *record = record_of(d, c->node->op->name, kernel->name);
     StrBuf        faults = {0};
     bool          same = true;
-    Status        status = run_on(d->device, c, kernel, ~0u, 0xFF, true, &same, &faults);
+    Status        status = run_on(d->device, c, kernel, ~0u, 0xFF, &same, &faults);
     if (status == OK && !same) strbuf_printf(&faults, "; two runs differ");
     for (int k = 0; k < c->node->num_out && status == OK; k++) {
         if (c->out[k] && c->out[k]->type.dtype == DT_I32 &&
             memcmp(c->result[k], wide->result[k], (size_t)type_bytes(&c->out[k]->type)) != 0)
             strbuf_printf(&faults, "; output %d has other whole numbers", k);
-        if (!c->out[k] || op_makes_codes(c->node->op, k) || !(is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
+        if (!c->out[k] || op_makes_codes(c->node->op, k) || !(type_is_float(&c->out[k]->type) || is_code(c->out[k]->type.dtype))) continue;
         double error = l2_error(&c->out[k]->type, c->result[k], &wide->out[k]->type, wide->result[k]);
         if (!(error <= record->worst[rounding])) record->worst[rounding] = error;
         if (!(error <= tolerance)) strbuf_printf(&faults, "; output %d is off by %.3g", k, error);
@@ -449,9 +440,8 @@ static void check_planned(Doctor *d, const Node *node, const BoundKernel *kernel
 static Status run_bound(Doctor *d, Case *c, StrBuf *faults)
 {
     BoundKernel kernel;
-    bool        same;
     TRY(d->device->api->bind(d->device, c->node, &kernel));
-    return run_on(d->device, c, &kernel, ~0u, 0, false, &same, faults);
+    return run_on(d->device, c, &kernel, ~0u, 0, NULL, faults);
 }
 
 /* The first row of a case alone has the bits that it has beside the others. */
@@ -510,63 +500,6 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
     return status == OK ? OK : status_prefix(status, "doctor: %s (%s)", op->name, what);
 }
 
-static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
-{
-    Case   c;
-    Status status = case_make(&c, op, attrs, in);
-    arena_deinit(&c.arena);
-    if (status != OK) status_clear();
-    return status == OK;
-}
-
-/* Connects the accumulate inputs that the sample leaves out: they have the output's type. */
-static bool connect_accumulators(const OpDef *op, const void *attrs, TensorType *in)
-{
-    Case c;
-    bool changed = false;
-    if (case_make(&c, op, attrs, in) == OK)
-        for (int a = 0; a < op->num_alias; a++) {
-            const OpAlias *alias = &op->alias[a];
-            if (!alias->accumulate || in[alias->in].ndim || !c.out[alias->out]) continue;
-            in[alias->in] = c.out[alias->out]->type;
-            changed = true;
-        }
-    arena_deinit(&c.arena);
-    return changed;
-}
-
-static bool has_dtype(const TensorType *in, int count, DType dtype)
-{
-    for (int i = 0; i < count; i++)
-        if (in[i].ndim && in[i].dtype == dtype) return true;
-    return false;
-}
-
-/* Whether the CPU has a kernel for it: what only training runs has none in f16. */
-static bool is_served(const OpDef *op, const void *attrs, const TensorType *in)
-{
-    Case c;
-    bool served = case_make(&c, op, attrs, in) == OK && op_cpu_kernel(c.node);
-    arena_deinit(&c.arena);
-    return served;
-}
-
-/* Float inputs in the dtype so far as infer takes them; false: none. */
-static bool round_inputs(const OpDef *op, const OpSample *sample, DType dtype, TensorType *in)
-{
-    bool changed = false;
-    for (int i = 0; i < op->num_in; i++) {
-        DType own = in[i].dtype;
-        if (!is_float(&in[i])) continue;
-        in[i].dtype = dtype;
-        if (infers(op, sample->attrs, in))
-            changed = true;
-        else
-            in[i].dtype = own;
-    }
-    return changed;
-}
-
 /* The sample as it is, then in bf16 and f16. One that mixes types is judged as bf16, or f16, each time. */
 static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, const char *which, int index)
 {
@@ -574,12 +507,12 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
         TensorType in[NODE_MAX_IN];
         char       what[96];
         memcpy(in, sample->in, sizeof in);
-        if (to != TO_F32 && !round_inputs(op, sample, rounding_dtypes[to], in)) break;
-        if (to == TO_F16 && !is_served(op, sample->attrs, in)) break;
-        bool     has_bf16 = has_dtype(in, op->num_in, DT_BF16);
-        Rounding rounding = has_bf16 ? TO_BF16 : has_dtype(in, op->num_in, DT_F16) ? TO_F16 : TO_F32;
+        if (to != TO_F32 && !op_round_inputs(op, sample->attrs, rounding_dtypes[to], 1, in)) break;
+        if (to == TO_F16 && !op_is_served(op, sample->attrs, in)) break; /* what only training runs has no kernel */
+        bool     has_bf16 = op_has_dtype(op, in, DT_BF16);
+        Rounding rounding = has_bf16 ? TO_BF16 : op_has_dtype(op, in, DT_F16) ? TO_F16 : TO_F32;
         for (int accumulate = 0; accumulate < 2; accumulate++) {
-            if (accumulate && !connect_accumulators(op, sample->attrs, in)) break;
+            if (accumulate && !op_add_accumulators(op, sample->attrs, in)) break;
             snprintf(what, sizeof what, "%s %d, %s%s", which, index, to == TO_F32 && rounding != TO_F32 ? "mixed" : rounding_names[to],
                      accumulate ? ", accumulating" : "");
             TRY(check_case(d, op, sample, in, rounding, what));
@@ -644,11 +577,9 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
     Run    r;
     Status status = run_open(&r, device, c, &kernel, &l, ~0u);
     if (r.replay) device->api->release(device, r.replay), r.replay = NULL;
-    Launch *launches = calloc((size_t)repeats, sizeof *launches);
-    if (!launches) fatal_out_of_memory(0);
+    Launch *launches = malloc_or_end((size_t)repeats * sizeof *launches);
     for (int i = 0; i < repeats; i++) launches[i] = r.launch;
-    unsigned char *image = malloc(l.bytes);
-    if (!image) fatal_out_of_memory(l.bytes);
+    unsigned char *image = malloc_or_end(l.bytes);
     write_image(c, &l, ~0u, 0, image);
     if (status == OK) status = device->api->prepare(device, launches, repeats, &r.replay);
     if (status == OK) status = device->api->upload(device, r.memory, image, l.bytes);
@@ -665,7 +596,6 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
     return status;
 }
 
-/* Random operands: zeros multiply faster. Scales are 1. */
 /* A scale of 1, of whatever kind. */
 static void fill_scale(const TensorType *type, void *data)
 {
@@ -678,6 +608,7 @@ static void fill_scale(const TensorType *type, void *data)
         *(float *)data = 1;
 }
 
+/* Random operands: zeros multiply faster. Scales are 1. */
 static void fill_product(Case *c)
 {
     for (int k = 0; k < 2; k++) {

@@ -2,6 +2,7 @@
  * outputs, any kernel. */
 #pragma once
 
+#include "ops/case.h"
 #include "ops/draw.h"
 #include "ops/infer.h"
 #include "test.h"
@@ -51,15 +52,9 @@ __attribute__((unused)) static Status op_case_make(OpCase *c, const OpDef *op, c
 {
     *c = (OpCase){0};
     c->graph = graph_create(&c->arena, "case", op_table, OP_COUNT);
-    Value *values[NODE_MAX_IN] = {0};
-    for (int i = 0; i < op->num_in; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "in%d", i);
-        if (in[i].ndim) values[i] = graph_add_value(c->graph, VALUE_INPUT, name, &in[i]);
-    }
-    TRY(graph_add_node(c->graph, op, attrs, "out", values, op->num_in, ~0u, &c->node));
+    TRY(op_alone(c->graph, op, attrs, in, &c->node));
     for (int i = 0; i < op->num_in; i++)
-        if (values[i]) c->in[i] = buffer_make((size_t)type_bytes(&values[i]->type));
+        if (in[i].ndim) c->in[i] = buffer_make((size_t)type_bytes(&in[i]));
     for (int k = 0; k < op->num_out; k++) {
         c->all_out[k] = c->node->out[k];
         if (!c->node->out[k]) continue;

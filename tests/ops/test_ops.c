@@ -8,19 +8,6 @@
 
 static ThreadPool *pools[2]; /* 2 and 4 threads */
 
-static bool is_float(const TensorType *type)
-{
-    return type->ndim && (DT_SET(type->dtype) & DT_SET_DECODE);
-}
-
-static bool infers(const OpDef *op, const void *attrs, const TensorType *in)
-{
-    OpCase c;
-    Status status = op_case_make(&c, op, attrs, in);
-    op_case_free(&c);
-    return status == OK;
-}
-
 static bool kernel_fits(const OpCase *c, const CpuKernel *kernel)
 {
     return op_types_fit(c->node, kernel->dtypes, kernel->except);
@@ -60,8 +47,8 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
     memcpy(in, sample->in, sizeof in);
     for (int i = 0; i < op->num_in; i++) {
         if (!sample->in[i].ndim) continue;
-        in[i].dtype = is_float(&in[i]) ? DT_I32 : DT_F32;
-        if (!takes_any && infers(op, sample->attrs, in))
+        in[i].dtype = type_is_float(&in[i]) ? DT_I32 : DT_F32;
+        if (!takes_any && op_takes(op, sample->attrs, in))
             test_fail(__FILE__, __LINE__, "%s: infer takes %s for input %d", op->name, dtype_info(in[i].dtype)->name, i);
         in[i] = sample->in[i];
         for (int change = 0; change <= 2 * in[i].ndim + 1; change++) {
@@ -79,7 +66,7 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
         in[i] = sample->in[i];
         bool optional = i >= op->min_in || (op->optional_in >> i & 1);
         in[i].ndim = 0;
-        if (!optional && infers(op, sample->attrs, in)) test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
+        if (!optional && op_takes(op, sample->attrs, in)) test_fail(__FILE__, __LINE__, "%s: works without input %d", op->name, i);
         in[i] = sample->in[i];
     }
 }
@@ -269,11 +256,11 @@ static void check_against_f32(OpCase *c, const void *attrs, const char *what)
     const CpuKernel *kernel = &c->node->op->cpu[0];
     RunOptions       run = {.want = ~0u, .poison = 0xFF};
     for (int i = 0; i < c->node->num_in; i++)
-        if (c->node->in[i]) in[i] = is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
+        if (c->node->in[i]) in[i] = type_is_float(&c->node->in[i]->type) ? type_as(&c->node->in[i]->type, DT_F32) : c->node->in[i]->type;
     EXPECT_OK(op_case_make(&wide, c->node->op, attrs, in));
     for (int i = 0; i < c->node->num_in; i++) {
         if (!c->node->in[i]) continue;
-        if (is_float(&in[i]))
+        if (type_is_float(&in[i]))
             vec_copy_in((float *)(void *)wide.in[i].data, c->in[i].data, c->node->in[i]->type.dtype, type_numel(&in[i]));
         else
             memcpy(wide.in[i].data, c->in[i].data, c->in[i].bytes);
@@ -362,39 +349,8 @@ static const char *const variant_names[] = {"f32", "bf16", "mixed", "f16"};
 /* Float inputs in bf16 so far as infer takes them: all, or every other; or all in f16. */
 static void variant_types(const OpDef *op, const OpSample *sample, Variant variant, TensorType *in)
 {
-    for (int i = 0; variant != VARIANT_F32 && i < op->num_in; i++) {
-        if (!is_float(&in[i]) || (variant == VARIANT_MIXED && i % 2)) continue;
-        DType own = in[i].dtype;
-        in[i].dtype = variant == VARIANT_F16 ? DT_F16 : DT_BF16;
-        if (!infers(op, sample->attrs, in)) in[i].dtype = own;
-    }
-}
-
-/* Whether there are inputs in f16, and a kernel for them: what only training runs has none. */
-static bool takes_f16(const OpDef *op, const OpSample *sample, const TensorType *in)
-{
-    OpCase c;
-    bool   any = false;
-    for (int i = 0; i < op->num_in; i++) any = any || (in[i].ndim && in[i].dtype == DT_F16);
-    bool takes = op_case_make(&c, op, sample->attrs, in) == OK && any && op_cpu_kernel(c.node);
-    op_case_free(&c);
-    return takes;
-}
-
-/* Accumulate inputs added where the sample leaves them out: of the output's type. */
-static bool connect_accumulators(const OpDef *op, const OpSample *sample, TensorType *in)
-{
-    OpCase c;
-    bool   changed = false;
-    if (op_case_make(&c, op, sample->attrs, in) == OK)
-        for (int a = 0; a < op->num_alias; a++) {
-            const OpAlias *alias = &op->alias[a];
-            if (!alias->accumulate || in[alias->in].ndim || !c.all_out[alias->out]) continue;
-            in[alias->in] = c.all_out[alias->out]->type;
-            changed = true;
-        }
-    op_case_free(&c);
-    return changed;
+    if (variant != VARIANT_F32)
+        op_round_inputs(op, sample->attrs, variant == VARIANT_F16 ? DT_F16 : DT_BF16, variant == VARIANT_MIXED ? 2 : 1, in);
 }
 
 static void run_case(const OpDef *op, const OpSample *sample, const TensorType *in, Variant variant, const char *what)
@@ -428,10 +384,11 @@ static void check_sample(const OpDef *op, const OpSample *sample, int index)
         TensorType in[NODE_MAX_IN];
         memcpy(in, sample->in, sizeof in);
         variant_types(op, sample, variant, in);
-        if (variant == VARIANT_F16 && !takes_f16(op, sample, in)) continue;
+        if (variant == VARIANT_F16 && !(op_has_dtype(op, in, DT_F16) && op_is_served(op, sample->attrs, in)))
+            continue; /* what only training runs has no kernel */
         snprintf(what, sizeof what, "%s sample %d %s", op->name, index, variant_names[variant]);
         run_case(op, sample, in, variant, what);
-        if (!connect_accumulators(op, sample, in)) continue;
+        if (!op_add_accumulators(op, sample->attrs, in)) continue;
         snprintf(what, sizeof what, "%s sample %d %s, accumulating", op->name, index, variant_names[variant]);
         run_case(op, sample, in, variant, what);
     }
@@ -471,9 +428,11 @@ static void check_op(const OpDef *op, int id)
         check_sample(op, &samples.items[i], i);
         if (op->results.op) check_results(op, &samples.items[i], i);
     }
-    for (int i = 0; i < large.count; i++)
-        if (!infers(op, large.items[i].attrs, large.items[i].in))
+    for (int i = 0; i < large.count; i++) {
+        Node *node;
+        if (op_alone(graph_create(&arena, "case", op_table, OP_COUNT), op, large.items[i].attrs, large.items[i].in, &node) != OK)
             test_fail(__FILE__, __LINE__, "%s large %d: %s", op->name, i, status_message());
+    }
     arena_deinit(&arena);
     if (op->by_row && op->cpu[0].run && !num_cut) test_fail(__FILE__, __LINE__, "%s: no sample can be cut by rows", op->name);
 }
