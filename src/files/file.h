@@ -43,7 +43,7 @@ int file_open(const char *path, int flags);
 int file_fsync(int fd);
 int file_truncate(int fd, int64_t size);
 int file_close(int fd);
-/* close of what stands at this address, for SCOPED; -1: nothing is open. */
+/* Closes the descriptor at this address, for SCOPED; -1: there is none. */
 void file_close_at(int *fd);
 
 /* path's folder and all above it. */
@@ -87,7 +87,7 @@ NODISCARD Status file_sync_above(const char *path); /* of the folder that holds 
 NODISCARD Status file_remove_tree(const char *path);
 /* The same behind a failure: the message stays the failure's, whether this succeeds or not. */
 void file_remove_behind(const char *path);
-/* Removes what lies in a folder under names that are `wanted`. An absent folder is fine. */
+/* Removes the files and folders in a folder whose names are `wanted`. An absent folder is fine. */
 NODISCARD Status file_remove_in(const char *folder, bool (*wanted)(const char *name));
 
 /* Bytes on disk of a file or of a whole folder tree; what can't be read counts as 0. */
@@ -98,8 +98,8 @@ NODISCARD Status file_free_bytes(const char *path, int64_t *out_bytes);
 
 /* XXH3 64 of a file. */
 NODISCARD Status file_hash(const char *path, uint64_t *out_hash);
-/* Of where a file lies, its size and its time, folded into `seed`: another value for any other file, and after any write to it. 0 for what
- * is no file. */
+/* Hash of a file's place, size and time, folded into `seed`: another value for any other file, and after any write to it. 0: the path is
+ * no file. */
 NODISCARD Status file_fingerprint(const char *path, uint64_t seed, uint64_t *out_hash);
 /* Of size, times and inode: another value after any write, replacement or rename; 0, which says nothing, for a file that is absent
  * or was touched within the last second. What was once learnt of a file's content holds while this stays. */

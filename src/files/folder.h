@@ -12,7 +12,7 @@ typedef struct FolderWriter {
     int         lock;
 } FolderWriter;
 
-/* An empty folder out->partial: beside `path`, or in it where `path` is there already. What an earlier one left in it is removed.
+/* An empty folder out->partial: beside `path`, or in it where `path` is there already. Files that an earlier writer left in it are removed.
  * ERR_INVALID while another process writes there. `arena` outlives the writer. */
 NODISCARD Status folder_begin(Arena *arena, const char *path, FolderWriter *out);
 
@@ -24,5 +24,5 @@ NODISCARD Status folder_finish(FolderWriter *writer, const char *last);
 NODISCARD Status folder_make_once(Arena *arena, const char *folder, const char *last, const char *waiting,
                                   Status (*make)(void *context, const char *partial), void *context);
 
-/* Removes what was written; returns `status`, with its message naming the folder as it was asked for. */
+/* Removes the files that were written; returns `status`, with its message naming the folder as it was asked for. */
 Status folder_abandon(FolderWriter *writer, Status status);

@@ -5,6 +5,9 @@
 #include "files/file.h"
 #include "files/gguf_blocks.h"
 
+/* The arguments of a `%.*s` in a message: at most so many bytes of a text of the file. */
+#define GGUF_SHOWN(text, most) (int)((text).len < (most) ? (text).len : (most)), (text).data
+
 enum { GGUF_MAX_NDIM = 4, GGUF_ALIGNMENT = 32, GGUF_VERSION = 3 };
 
 /* Types of values. */

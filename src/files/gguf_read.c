@@ -68,7 +68,7 @@ static Status take_type(Cursor *cursor, const GgufValue *value, GgufValueType *o
     uint64_t type;
     TRY(take_number(cursor, 4, "the type of a key", &type));
     FAIL_IF(type >= GGUF_NUM_VALUE_TYPES, ERR_INVALID, "%s: key %.*s has type %llu; 0 to 12 are known", cursor->file->path,
-            (int)(value->key.len < 200 ? value->key.len : 200), value->key.data, (unsigned long long)type);
+            GGUF_SHOWN(value->key, 200), (unsigned long long)type);
     *out = (GgufValueType)type;
     return OK;
 }
@@ -79,7 +79,7 @@ static Status skip_elements(Cursor *cursor, const GgufValue *value)
     Str         text;
     size_t      one = (size_t)value_bytes[value->element];
     FAIL_IF(value->element == GGUF_VALUE_ARRAY, ERR_UNSUPPORTED, "%s: key %.*s is an array of arrays", cursor->file->path,
-            (int)(value->key.len < 200 ? value->key.len : 200), value->key.data);
+            GGUF_SHOWN(value->key, 200));
     if (one && value->count > cursor->file->map.size / one) return cut_short(cursor, "a key");
     if (one) return take(cursor, (size_t)value->count * one, "a key", &at);
     for (uint64_t i = 0; i < value->count; i++) TRY(take_text(cursor, "a key", &text));
@@ -107,8 +107,7 @@ static Status read_value(Cursor *cursor, GgufValue *value)
 
 static Status wrong_tensor(const Cursor *cursor, const GgufTensor *tensor, const char *what)
 {
-    FAIL(ERR_INVALID, "%s: tensor %.*s: %s", cursor->file->path, (int)(tensor->name.len < 200 ? tensor->name.len : 200), tensor->name.data,
-         what);
+    FAIL(ERR_INVALID, "%s: tensor %.*s: %s", cursor->file->path, GGUF_SHOWN(tensor->name, 200), what);
 }
 
 static Status read_dims(Cursor *cursor, GgufTensor *tensor)
@@ -138,7 +137,7 @@ static Status read_tensor(Cursor *cursor, GgufTensor *tensor, uint64_t *out_offs
     TRY(take_number(cursor, 8, "a tensor's entry", out_offset));
     FAIL_IF(!gguf_type_name((uint32_t)type), ERR_UNSUPPORTED,
             "%s: tensor %.*s is of GGUF's type %llu; F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K and Q6_K are read",
-            cursor->file->path, (int)(tensor->name.len < 200 ? tensor->name.len : 200), tensor->name.data, (unsigned long long)type);
+            cursor->file->path, GGUF_SHOWN(tensor->name, 200), (unsigned long long)type);
     tensor->type = (GgufType)type;
     if (tensor->dim[tensor->ndim - 1] % gguf_block(tensor->type)) return wrong_tensor(cursor, tensor, "its rows aren't whole blocks");
     return OK;

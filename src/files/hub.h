@@ -53,7 +53,7 @@ NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revisio
  * is there. ORG/NAME in a folder ORG that is there is a file that isn't; with @REVISION it is the repository. */
 NODISCARD Status hub_is_remote(const char *path, bool *out);
 
-/* The path of a folder in the hub's cache, which is made, for what is made of the file or folder `path`: prefix, hash, `path`'s name. */
+/* The path of a folder in the hub's cache for files that are derived from `path`: prefix, hash, the name of `path`. The cache is made. */
 NODISCARD Status hub_derived_path(Arena *arena, const char *prefix, uint64_t hash, const char *path, const char **out);
 
 /* A path of a run file: itself where a file or folder is there, else the snapshot of the repository it names, with the

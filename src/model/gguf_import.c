@@ -81,7 +81,7 @@ static Status check_unread(const Weights *weights)
         bool              known = tensor->name.len > 5 && memcmp(tensor->name.data, "rope_", 5) == 0;
         for (size_t k = 0; k < weights->count && !known; k++) known = weights->sources[k].tensor == tensor;
         FAIL_IF(!known, ERR_UNSUPPORTED, "%s: tensor %.*s isn't one of a model of the family %s", weights->import->path,
-                (int)(tensor->name.len < 200 ? tensor->name.len : 200), tensor->name.data, weights->import->family->written);
+                GGUF_SHOWN(tensor->name, 200), weights->import->family->written);
     }
     return OK;
 }
@@ -158,11 +158,10 @@ static Status import_family(Import *import)
     bool is_known = gguf_get_str(import->file, "general.architecture", &name);
     FAIL_IF(!is_known, ERR_INVALID, "%s: general.architecture is missing", import->path);
     gguf_get_str(import->file, "general.type", &type);
-    FAIL_IF(!str_equal(type, "model"), ERR_UNSUPPORTED, "%s holds no model: general.type is %.*s", import->path,
-            (int)(type.len < 40 ? type.len : 40), type.data);
+    FAIL_IF(!str_equal(type, "model"), ERR_UNSUPPORTED, "%s holds no model: general.type is %.*s", import->path, GGUF_SHOWN(type, 40));
     import->family = gguf_family_of(name);
     FAIL_IF(!import->family, ERR_UNSUPPORTED, "%s: general.architecture %.*s isn't read; docs/gguf.md lists the families", import->path,
-            (int)(name.len < 40 ? name.len : 40), name.data);
+            GGUF_SHOWN(name, 40));
     return OK;
 }
 

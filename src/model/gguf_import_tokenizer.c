@@ -231,8 +231,7 @@ static Status find_pre(const Tokens *tokens, const GgufPre **out)
         if (str_equal(name, aliases[i][0])) name = str_of(aliases[i][1]);
     for (int i = 0; (*out = gguf_pre_at(i)) != NULL; i++)
         if (str_equal(name, (*out)->name)) return OK;
-    FAIL(ERR_UNSUPPORTED, "%s: tokenizer.ggml.pre: the rule of words \"%.*s\" isn't known", tokens->import->path,
-         (int)(name.len < 40 ? name.len : 40), name.data);
+    FAIL(ERR_UNSUPPORTED, "%s: tokenizer.ggml.pre: the rule of words \"%.*s\" isn't known", tokens->import->path, GGUF_SHOWN(name, 40));
 }
 
 static Status put_tokenizer(Tokens *tokens, bool is_bytes, StrBuf *out)
@@ -346,7 +345,7 @@ Status gguf_import_tokenizer(Import *import)
     }
     bool is_bytes = str_equal(model, "gpt2");
     FAIL_IF(!is_bytes && !str_equal(model, "llama"), ERR_UNSUPPORTED, "%s: tokenizer.ggml.model: tokenizers of the kind %.*s aren't read",
-            import->path, (int)(model.len < 40 ? model.len : 40), model.data);
+            import->path, GGUF_SHOWN(model, 40));
     TRY(read_tokens(&tokens));
     TRY(put_tokenizer(&tokens, is_bytes, &out));
     TRY(write_text(import, "tokenizer.json", &out));

@@ -195,7 +195,7 @@ Status checkpoint_write_state(const char *folder, const TrainState *s)
     return file_write_atomic(arena_printf(&arena, "%s/" STATE_NAME, folder), text.data, text.len);
 }
 
-/* What no run writes, whatever the checksums say. */
+/* Refuses states that no run writes, whatever the checksums say. */
 static Status check_state(Arena *arena, const char *folder, const char *name, const TrainState *s)
 {
     const char *dir;
@@ -216,7 +216,7 @@ static Status check_state(Arena *arena, const char *folder, const char *name, co
     return OK;
 }
 
-/* What older checkpoints lack, and those of runs that didn't evaluate. */
+/* Keys that older checkpoints lack, and checkpoints of runs that didn't evaluate. */
 static Status read_best(const JsonValue *root, const char *name, TrainState *s)
 {
     FAIL_IF(json_get(root, "evals_since_best") && !json_get_int(root, "evals_since_best", &s->evals_since), ERR_CHECKPOINT,

@@ -14,12 +14,12 @@ typedef struct BestEval {
     double  loss;
 } BestEval;
 
-/* What a run is besides weights and optimizer state. Random numbers and data need no state of their own: they are functions
+/* The state of a run besides weights and optimizer state. Random numbers and data need no state of their own: they are functions
  * of the seed, the step and the cursor. */
 typedef struct TrainState {
     int64_t  step;                        /* train steps done */
     int64_t  rows;                        /* the data cursor: rows that they had; -1: not known */
-    int64_t  applied;                     /* of them, those that updated weights: what bias correction counts */
+    int64_t  applied;                     /* of them, the ones that updated weights: bias correction counts these */
     int64_t  skipped;                     /* not finite */
     int64_t  bad_in_row;                  /* of these, the last ones in a row */
     int64_t  total_tokens, total_trained; /* docs/metrics.md */
@@ -31,13 +31,13 @@ typedef struct TrainState {
     uint64_t settings_hash, data_hash;
 } TrainState;
 
-/* What saving needs to know of the run. */
+/* All that saving needs to know of the run. */
 typedef struct SaveContext {
     Session            *session;
     Comm               *comm; /* of the ranks that save together; NULL: there is one */
     const HfModel      *model;
     const LoraOptions  *lora;        /* enabled: adapters are saved, under PEFT's names */
-    const LoraPairs    *pairs;       /* adapters: what they began with of the base; NULL: nothing */
+    const LoraPairs    *pairs;       /* adapters: the part of the base that they began with; NULL: none */
     const char         *base_model;  /* adapters: base_model_name_or_path */
     const WeightFormat *base_format; /* adapters: of the base; NULL: it isn't quantised */
     const HfSideFiles  *side_files;
@@ -55,7 +55,7 @@ typedef struct SaveContext {
 int64_t checkpoint_bytes(const Plan *plan, bool adapters);
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 
-/* Saves, then removes our oldest checkpoints beyond `keep`, but not `best`; later ones than this stay. If saving fails, what was there
+/* Saves, then removes our oldest checkpoints beyond `keep`, but not `best`; later ones than this stay. If saving fails, the old ones
  * stays. A folder of that name that isn't ours gets another name; one of ours is there, whole, until this one is. */
 NODISCARD Status checkpoint_save(const SaveContext *context, const TrainState *state);
 /* Model or adapter, config and tokenizer files alone, into `folder`. */
@@ -93,14 +93,14 @@ NODISCARD Status checkpoint_leave_branch(const char *output_dir, int64_t step);
 NODISCARD Status checkpoint_restore(const char *output_dir);
 /* The same of a checkpoint that is named and not there, wherever it lies. ERR_INVALID while a run writes its folder. */
 NODISCARD Status checkpoint_restore_named(const char *path);
-/* Removes what an interrupted or failed save left behind. */
+/* Removes the files that an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);
 /* Removes every checkpoint of ours, and says which folders stay. */
 NODISCARD Status checkpoint_remove_all(const char *output_dir);
 /* Removes the oldest of our checkpoints up to `step`, so that `keep` of them stay (0: all) and `best`, as checkpoint_save does. */
 NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t best, int64_t step);
 
-/* Our checkpoints in output_dir. count: those up to `step`; bytes: of all, whatever their step. */
+/* Our checkpoints in output_dir. count: of the ones up to `step`; bytes: of all, whatever their step. */
 typedef struct CheckpointsHeld {
     int64_t count, bytes;
 } CheckpointsHeld;

@@ -1,4 +1,4 @@
-/* The checkpoints of an output folder: which there are, and what becomes of them. */
+/* The checkpoints of an output folder: listing, replacing, setting aside and removing them. */
 #include "store/checkpoint_internal.h"
 
 #include "base/compare.h"

@@ -12,7 +12,7 @@ bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out
 
 /* ---- optimizer.safetensors (checkpoint_states.c) ---- */
 
-/* What the manifest keeps of each tensor, so that a damaged one can be named. */
+/* A tensor's checksum, which the manifest keeps so that a damaged tensor can be named. */
 typedef struct TensorSum {
     const char *name;
     uint64_t    sum;

@@ -86,7 +86,7 @@ static Status save_tokenizer(const SaveContext *c, const char *folder)
     return file_write_atomic(arena_printf(&arena, "%s/chat_template.jinja", folder), c->chat_template.data, c->chat_template.len);
 }
 
-/* What is done once is rank 0's. */
+/* Rank 0 does all that is done once. */
 static bool leads(const SaveContext *c)
 {
     return comm_rank(c->comm) == 0;
@@ -123,7 +123,7 @@ static void write_sums(const TensorSums *sums, StrBuf *out)
     strbuf_puts(out, "\n    }");
 }
 
-/* Files of a folder by name, with those of the templates' folder, the hidden ones left out. */
+/* The names of a folder's files and of its templates' files, sorted, without hidden ones. */
 static Status list_files(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
 {
     const char **outer, **inner;
@@ -185,7 +185,7 @@ static Status add_entry(const SaveContext *c, Arena *arena, const char *folder, 
     return OK;
 }
 
-/* Every file of the folder, by name, with size and checksum of what the disk gives back. */
+/* Every file of the folder, by name, with the size and checksum of the bytes that the disk gives back. */
 static Status save_manifest(const SaveContext *c, Arena *arena, const char *folder, const TensorSums *sums)
 {
     const char **names;

@@ -31,14 +31,14 @@ static const char *tensor_name(Arena *arena, const Param *param, const char *sta
 
 /* ---- writing ---- */
 
-/* What is a tensor of the file: a state of a parameter, or a whole value of the plan. */
+/* A tensor of the file: a state of a parameter, or a whole value of the plan. */
 typedef struct Item {
     const char        *name;  /* in the file */
     const char        *value; /* of the plan */
     TensorType         type;
     size_t             bytes;
-    PlanPiece          own;    /* what of it this rank has */
-    const Bucket      *bucket; /* NULL, as those that follow: a whole value */
+    PlanPiece          own;    /* the part of it that this rank has */
+    const Bucket      *bucket; /* NULL, as the fields below: a whole value */
     const BucketState *state;
     const Param       *param;
     int                index; /* of the parameter in the bucket */
@@ -200,7 +200,7 @@ static const StTensor *take(StateLoader *l, const char *name)
     return tensor;
 }
 
-/* What to do when a run can't go on with a checkpoint's optimizer. */
+/* The advice where a run can't go on with a checkpoint's optimizer. */
 static const char *way_out(StateLoader *l)
 {
     if (l->plan->trained_params[0]->is_adapter)
@@ -446,7 +446,7 @@ static Status load_items(StateLoader *l)
     return OK;
 }
 
-/* Numbers are read in place. What is written here lies so. */
+/* Numbers are read in place. The writer above aligns them. */
 static Status check_aligned(const StFile *file)
 {
     for (size_t i = 0; i < st_count(file); i++)

@@ -1,13 +1,13 @@
-/* See disk.h. During a save there is one checkpoint more than stays; at the end there is the model beside those that stay. */
+/* See disk.h. During a save there is one checkpoint more than stays; at the end the model lies beside the checkpoints that stay. */
 #include "store/disk.h"
 
 #include "files/file.h"
 #include "store/checkpoint.h"
 #include "store/output_dir.h"
 
-/* The bytes that the run needs beyond what is there. Checkpoints of later steps than it goes on from don't count: they are set aside. A
- * first start asks for more: room for the checkpoint of an interruption, and for the model while a checkpoint is written. So each later
- * start has enough room, although log and report have grown. */
+/* The bytes that the run needs beyond the ones that are there. Checkpoints of later steps than it goes on from don't count: they are set
+ * aside. A first start asks for more: room for the checkpoint of an interruption, and for the model while a checkpoint is written. So each
+ * later start has enough room, although log and report have grown. */
 static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t there_bytes, int64_t *out_most)
 {
     double  one = (double)n->checkpoint_bytes; /* all of a long run's may be more bytes than an integer counts */

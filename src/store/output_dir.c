@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What a run writes at its end, beside checkpoints, log and what is copied from the model (hf_is_side_file). */
+/* The files that a run writes at its end, beside checkpoints, log and copies of the model's files (hf_is_side_file). */
 static const char *const outputs[] = {
     "model.safetensors",
     "model-*-of-*.safetensors",
@@ -31,7 +31,7 @@ static const char *const outputs[] = {
     NULL,
 };
 #define PARTIAL_END ".partial" /* a name's file, or merged's folder, while it is written */
-/* What else mustn't be there when no run of ours was. */
+/* Other names that mustn't be there when no run of ours was. */
 static const char *const others[] = {"checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL};
 
 static bool matches(const char *const *patterns, const char *name)

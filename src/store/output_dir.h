@@ -1,4 +1,4 @@
-/* What an output folder holds besides checkpoints: whether a run of ours left it there, and its removal. */
+/* The files of an output folder besides checkpoints: whether a run of ours left them there, and their removal. */
 #pragma once
 
 #include "base/status.h"
@@ -12,11 +12,11 @@ NODISCARD Status output_dir_check(const char *dir);
 /* ERR_INVALID when `source`, the folder of a `whose` ("model"), is output_dir, or lies in it where a run writes and removes. */
 NODISCARD Status output_dir_check_source(const char *dir, const char *source, const char *whose);
 
-/* Bytes of what output_dir_clear removes. */
+/* Bytes of the files that output_dir_clear removes. */
 NODISCARD Status output_dir_bytes(const char *dir, int64_t *out);
 
-/* Removes what writing them left half done. */
+/* Removes files of these names that were left half written. */
 NODISCARD Status output_dir_clean(const char *dir);
 
-/* Removes what a run leaves beside its checkpoints, its log and its record: model, adapter, merged model, tokenizer, report. */
+/* Removes the files that a run leaves beside its checkpoints, its log and its record: model, adapter, merged model, tokenizer, report. */
 NODISCARD Status output_dir_clear(const char *dir);

@@ -35,7 +35,7 @@ static bool has_effect(const char *line, size_t len, OptionEffect least)
     return option && option->effect >= least;
 }
 
-/* The resolved run file less the keys of these effects, with what belongs to them. */
+/* The resolved run file without the keys of these effects and the lines that belong to them. */
 static void print_without(const Config *config, OptionEffect least, StrBuf *out)
 {
     SCOPED_STRBUF(all);
@@ -121,7 +121,7 @@ void run_record_deinit(RunRecord *record)
     strbuf_deinit(&record->folder);
 }
 
-/* A key with what belongs to it. */
+/* The end of a key's lines. */
 static const char *entry_end(const char *text)
 {
     do text += line_length(text);
@@ -235,7 +235,7 @@ bool run_record_same_settings(const RunRecord *before, const RunRecord *now, Str
 
 bool run_record_has_hash(const RunRecord *record, uint64_t hash)
 {
-    return hash == record->said_hash || hash == record->hash; /* older ones have that of all lines */
+    return hash == record->said_hash || hash == record->hash; /* older checkpoints have the hash of all lines */
 }
 
 static bool differ(uint64_t a, uint64_t b)

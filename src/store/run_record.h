@@ -9,7 +9,7 @@ typedef struct RunRecord {
     StrBuf   settings;  /* the lines of the resolved run file that decide the result */
     uint64_t hash;      /* of them and of the model's config.json */
     uint64_t said_hash; /* the same without lines that have their default: a key more changes nothing of it */
-    /* What else decides it; 0: not known, or there is none. */
+    /* Hashes of all else that decides the result; 0: not known, or there is none. */
     uint64_t base;       /* of the files of the base model's weights */
     uint64_t base_stamp; /* their file_stamp: while it stays, so does `base` */
     uint64_t objective;  /* of the one that the run names, and of the config.json of models that it reads */
@@ -19,7 +19,7 @@ typedef struct RunRecord {
     int64_t  began;      /* the time that chat templates print, in seconds; 0: not known */
     StrBuf   folder;     /* that paths of the settings start from; empty: not known, as in older records */
     Str      model;      /* the model's config.json; of this run alone, and the model's */
-    int64_t  batch;      /* rows of a step of those checkpoints beside it that don't tell their rows; 0: not known */
+    int64_t  batch;      /* rows of a step, for checkpoints beside it that don't tell their rows; 0: not known */
 } RunRecord;
 
 /* The settings of this run. Keys that change no weight (threads, logging, saving, evaluation) are left out, and so are ranks: `world` of
@@ -27,7 +27,7 @@ typedef struct RunRecord {
 void run_record_make(const Config *config, const HfModel *model, int world, int64_t began, RunRecord *out);
 void run_record_deinit(RunRecord *record);
 
-/* The lines of a run file that its ranks must have in common: those but where a rank is, and what its host has. */
+/* The lines of a run file that its ranks must have in common: all but a rank's place and its host's own settings. */
 void run_record_shared(const Config *config, StrBuf *out);
 /* The first line that differs, for a message. */
 void run_record_difference(const char *before, const char *now, StrBuf *out);
@@ -41,7 +41,7 @@ NODISCARD Status run_record_adapter(const char *dir, RunRecord *out);
 
 typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresence;
 
-/* What output_dir holds; *before is empty when it is nothing. */
+/* Reads the record of output_dir; *before is empty where there is none. */
 NODISCARD Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before);
 
 /* Whether both have the same settings, a key that `before` doesn't know as it is by default; else *difference says the first setting that

@@ -1,4 +1,4 @@
-/* The log history is that of metrics.jsonl under other names. */
+/* See trainer_state.h. The log history has the lines of metrics.jsonl under other names. */
 #include "store/trainer_state.h"
 
 #include "base/scoped.h"

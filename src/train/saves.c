@@ -167,7 +167,7 @@ Status trainer_save(Trainer *t)
     return OK;
 }
 
-/* The one before is still there, training goes on. What wasn't saved can't be the best that is kept. */
+/* The one before is still there, training goes on. An evaluation that wasn't saved can't be the best that is kept. */
 Status trainer_save_or_warn(Trainer *t)
 {
     Status status = trainer_save(t);

@@ -1,5 +1,5 @@
-/* output_dir when a run starts. What an earlier start left there decides whether the run goes on, starts anew or is refused; then the
- * folder becomes this run's. */
+/* output_dir when a run starts. The files that an earlier start left there decide whether the run goes on, starts anew or is refused; then
+ * the folder becomes this run's. */
 #include "train/trainer_internal.h"
 
 #include "base/clock.h"
@@ -99,7 +99,7 @@ Status trainer_refuse_other_kind(Trainer *t)
     return OK;
 }
 
-/* What run.json says of the folder that resume_path lies in. */
+/* The record of the folder that resume_path lies in. False: it isn't known. */
 static bool read_writer(Trainer *t, RunRecord *out)
 {
     RunPresence presence;
@@ -144,7 +144,7 @@ static Status without_record(Trainer *t)
     return OK;
 }
 
-/* What is there of an earlier start decides; only `auto` refuses to go on with other settings. */
+/* The files of an earlier start decide; only `auto` refuses to go on with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
     const Config                       *c = t->config;
@@ -177,7 +177,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     return OK;
 }
 
-/* What rank 0 found, as the others are told. */
+/* All that rank 0 found, as it tells the other ranks. */
 typedef struct Settled {
     char     resume_path[4096];
     int64_t  began;
@@ -185,7 +185,7 @@ typedef struct Settled {
     bool     is_first, is_finished;
 } Settled;
 
-/* The length of what is there of a path. */
+/* The length of the part of a path that exists. */
 static Status existing_prefix(const char *path, size_t *out)
 {
     char part[4096];
@@ -201,7 +201,7 @@ static Status existing_prefix(const char *path, size_t *out)
     return OK;
 }
 
-/* What another run does in the folder from here on is seen or refused. It may remove a folder that it made and this one found. */
+/* From here on another run's work in the folder is seen or refused. That run may remove a folder that it made and this one found. */
 static Status lock_output(Trainer *t)
 {
     enum { MOST_TRIES = 100 };
@@ -284,7 +284,7 @@ static int64_t settle_keep(const Trainer *t)
     return t->config->save_total_limit < most ? t->config->save_total_limit : most;
 }
 
-/* Where a checkpoint doesn't tell its rows: those of steps of `batch`, of which padding may have filled up the last. */
+/* The rows of a checkpoint that doesn't tell them: steps of `batch` rows, of which padding may have filled up the last. */
 static int64_t rows_of_steps(const Trainer *t, int64_t batch)
 {
     int64_t rows = t->state.step * batch, all = loader_total_rows(t->data.train);
@@ -371,7 +371,7 @@ static int64_t saves_left(const Trainer *t)
     return best_saves_left(t) + saves_up_to(t, total) - (t->saved_step == step ? step / every + 1 : divide_up(step, every));
 }
 
-/* Saves by time are no reason to refuse a disk that holds what a run without them writes. */
+/* Saves by time are no reason to refuse a disk that holds all that a run without them writes. */
 static Status without_timed_saves(Trainer *t, DiskNeed need)
 {
     char message[STATUS_MESSAGE_BYTES];
@@ -466,7 +466,7 @@ Status trainer_open_data(Trainer *t)
     return run_data_check_inputs(&t->data, c, t->model, t->plan);
 }
 
-/* What ranks write together lies in one folder. File systems of several hosts show new files late. */
+/* The files that ranks write together lie in one folder. File systems of several hosts show new files late. */
 Status trainer_find_output(Trainer *t)
 {
     enum { MOST_SECONDS = 30 };
@@ -483,7 +483,7 @@ Status trainer_find_output(Trainer *t)
     return OK;
 }
 
-/* Lines of the log that aren't as they were when the checkpoint was saved, and those that this run writes again. */
+/* Tells which lines of the log aren't as they were when the checkpoint was saved, and which lines this run writes again. */
 static void tell_log(const Trainer *t, const MetricsFound *found)
 {
     if (found->num_bad)
