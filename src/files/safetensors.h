@@ -100,6 +100,14 @@ typedef struct StDecl {
     const void *data; /* or NULL: `source` is asked */
 } StDecl;
 
+/* A tensor to write. is_turned: its dims are `dim` in the opposite order. */
+static inline StDecl st_decl(const char *name, StDType dtype, int ndim, const int64_t *dim, bool is_turned)
+{
+    StDecl decl = {.name = name, .dtype = dtype, .ndim = ndim};
+    for (int i = 0; i < ndim; i++) decl.dim[i] = dim[is_turned ? ndim - 1 - i : i];
+    return decl;
+}
+
 size_t st_decl_bytes(const StDecl *decl);
 
 /* Appends exactly st_decl_bytes of tensor `index` to `out`, in pieces as it likes. */

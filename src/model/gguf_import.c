@@ -67,8 +67,8 @@ static Status add_param(Weights *weights, const Param *param)
     FAIL_IF(!source->tensor, ERR_INVALID, "%s: tensor %s is missing", import->path, source->place.name);
     TRY(check_shape(weights, param, source->tensor, &source->place));
     source->is_transposed = saved->kind == HF_TRANSPOSE;
-    *decl = (StDecl){.name = saved->names[0], .dtype = stored_as(import, source->tensor, param->type.ndim), .ndim = param->type.ndim};
-    for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[source->is_transposed ? decl->ndim - 1 - i : i];
+    *decl = st_decl(saved->names[0], stored_as(import, source->tensor, param->type.ndim), param->type.ndim, param->type.dim,
+                    source->is_transposed);
     return OK;
 }
 

@@ -79,9 +79,7 @@ static void list_tensors(Grower *grower)
     for (size_t i = 0; i < st_count(file); i++) {
         const StTensor *tensor = st_at(file, i);
         if (is_copy(grower->model, tensor->name)) continue;
-        StDecl *decl = &grower->decls[grower->count];
-        *decl = (StDecl){.name = tensor->name, .dtype = tensor->dtype, .ndim = tensor->ndim};
-        memcpy(decl->dim, tensor->dim, sizeof decl->dim);
+        grower->decls[grower->count] = st_decl(tensor->name, tensor->dtype, tensor->ndim, tensor->dim, false);
         grower->tensors[grower->count++] = tensor;
     }
 }

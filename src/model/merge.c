@@ -256,8 +256,7 @@ static void declare(const Merger *merger, StDecl *decls)
         const Source   *source = &merger->sources[i];
         const StTensor *w = source->tensor, *like = source->stored ? source->stored : w;
         StDecl         *decl = &decls[i];
-        *decl = (StDecl){.name = like->name, .dtype = like->dtype, .ndim = like->ndim};
-        memcpy(decl->dim, like->dim, sizeof decl->dim);
+        *decl = st_decl(like->name, like->dtype, like->ndim, like->dim, false);
         if (!is_changed(source)) continue;
         if (source->stored)
             quantised_declare(quantised_of(w), source->part, decl);

@@ -226,8 +226,7 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
         bool         turned = param_saved(param)->kind == HF_TRANSPOSE;
         FAIL_IF(param_saved(param)->kind != HF_WHOLE && !turned, ERR_UNSUPPORTED, "%s: parameter %s isn't one whole tensor of the file",
                 options->arch, param->name);
-        decls[i] = (StDecl){.name = param_saved(param)->names[0], .dtype = st_dtype_from(param->type.dtype), .ndim = param->type.ndim};
-        for (int k = 0; k < param->type.ndim; k++) decls[i].dim[k] = param->type.dim[turned ? 1 - k : k];
+        decls[i] = st_decl(param_saved(param)->names[0], st_dtype_from(param->type.dtype), param->type.ndim, param->type.dim, turned);
     }
     SCOPED_ARRAY(float, values, CHUNK_NUMEL);
     SCOPED_ARRAY(float, converted, CHUNK_NUMEL);

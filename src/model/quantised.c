@@ -437,8 +437,7 @@ static Status append_state(const StTensor *stored, float offset, FileWriter *out
 Status quantised_append(const QuantisedTensor *q, const StTensor *stored, int part, const void *data, FileWriter *out)
 {
     if (part == q->made.num_parts) return append_state(stored, *(const float *)data, out);
-    StDecl decl = {.dtype = stored->dtype, .ndim = stored->ndim};
-    memcpy(decl.dim, stored->dim, sizeof decl.dim);
+    StDecl decl = st_decl(stored->name, stored->dtype, stored->ndim, stored->dim, false);
     quantised_declare(q, part, &decl);
     return file_writer_append(out, data, st_decl_bytes(&decl));
 }

@@ -62,17 +62,11 @@ typedef struct Saver {
 static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *param, int64_t rows, bool transposed)
 {
     StDecl *decl = &saver->decls[saver->count];
-    decl->name = name;
-    decl->dtype = st_dtype_from(source_of(session_plan(saver->session), param).dtype);
-    decl->ndim = param->type.ndim;
-    for (int i = 0; i < decl->ndim; i++) decl->dim[i] = param->type.dim[i];
-    decl->dim[0] = rows;
+    DType   dtype = source_of(session_plan(saver->session), param).dtype;
+    *decl = st_decl(name, st_dtype_from(dtype), param->type.ndim, param->type.dim, transposed);
+    if (!transposed) decl->dim[0] = rows;
     const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, name) : NULL;
     if (loaded && !loaded->ndim && decl->ndim == 1 && rows == 1) decl->ndim = 0; /* one number stays without dims */
-    if (transposed) {
-        decl->dim[0] = param->type.dim[1];
-        decl->dim[1] = param->type.dim[0];
-    }
     SavedTensor *tensor = &saver->tensors[saver->count++];
     tensor->transposed = transposed;
     return tensor;

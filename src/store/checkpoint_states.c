@@ -136,8 +136,7 @@ Status checkpoint_states_save(Arena *arena, Session *session, Comm *comm, const 
     *out_sums = (TensorSums){arena_array(arena, TensorSum, count + 1), count};
     for (size_t i = 0; i < count; i++) {
         const TensorType *type = &items[i].type;
-        decls[i] = (StDecl){.name = items[i].name, .dtype = st_dtype_from(type->dtype), .ndim = type->ndim};
-        memcpy(decls[i].dim, type->dim, sizeof type->dim);
+        decls[i] = st_decl(items[i].name, st_dtype_from(type->dtype), type->ndim, type->dim, false);
         out_sums->items[i].name = decls[i].name;
     }
     Saver saver = {session, comm, items, out_sums->items};
