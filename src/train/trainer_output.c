@@ -147,12 +147,12 @@ static Status without_record(Trainer *t)
 /* The files of an earlier start decide; only `auto` refuses to go on with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
-    const Config                       *c = t->config;
-    RunPresence                         presence;
-    TrainState                          state;
-    int64_t                             began;
-    SCOPED(run_record_deinit) RunRecord before = {0};
+    const Config *c = t->config;
+    RunPresence   presence;
+    TrainState    state;
+    int64_t       began;
     TRY(run_data_began(c, &began));
+    SCOPED(run_record_deinit) RunRecord before = {0};
     run_record_make(t->run_file, t->model, t->place.world, began, &t->record);
     t->record.tokenizer = tokenizer_hash(t->tokenizer);
     Status status = run_record_read(c->output_dir, &presence, &before);
