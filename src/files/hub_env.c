@@ -88,18 +88,15 @@ static Status read_token(const char *home, char **out)
     *out = NULL;
     if (env("HF_TOKEN")) return set_token(env("HF_TOKEN"), "HF_TOKEN", out);
     if (env("HUGGING_FACE_HUB_TOKEN")) return set_token(env("HUGGING_FACE_HUB_TOKEN"), "HUGGING_FACE_HUB_TOKEN", out);
-    char *path = env("HF_TOKEN_PATH") ? join(env("HF_TOKEN_PATH"), "") : join(home, "/token");
+    SCOPED(scoped_free) char *path = env("HF_TOKEN_PATH") ? join(env("HF_TOKEN_PATH"), "") : join(home, "/token");
     SCOPED_ARENA(arena);
-    Str    text;
-    bool   is_there, is_dir;
-    Status status = file_exists(path, &is_there);
-    if (status == OK) status = file_is_dir(path, &is_dir);
-    if (status == OK && is_there && !is_dir) {
-        status = file_read(&arena, path, TOKEN_FILE_BYTES, &text);
-        if (status == OK) status = set_token(text.data, path, out);
-    }
-    free(path);
-    return status;
+    Str  text;
+    bool is_there, is_dir;
+    TRY(file_exists(path, &is_there));
+    TRY(file_is_dir(path, &is_dir));
+    if (!is_there || is_dir) return OK;
+    TRY(file_read(&arena, path, TOKEN_FILE_BYTES, &text));
+    return set_token(text.data, path, out);
 }
 
 static Status read_options(HubOptions *o, const char *home)
@@ -124,9 +121,8 @@ static Status read_options(HubOptions *o, const char *home)
 Status hub_options_init(HubOptions *out)
 {
     *out = (HubOptions){0};
-    char  *home = hf_home();
-    Status status = read_options(out, home);
-    free(home);
+    SCOPED(scoped_free) char *home = hf_home();
+    Status                    status = read_options(out, home);
     if (status != OK) hub_options_deinit(out);
     return status;
 }
