@@ -27,7 +27,7 @@ typedef struct AdapterWriter {
     size_t             count;
 } AdapterWriter;
 
-/* Readers multiply a pair by alpha / r, with one alpha for all: what differs goes into B. */
+/* Readers multiply a pair by alpha / r, with one alpha for all: a pair's own factor goes into B. */
 static float factor_of(const AdapterWriter *writer, const LoraModule *module)
 {
     const LoraOptions *lora = &writer->adapter->lora;
@@ -95,7 +95,7 @@ static Status append_half(void *context, size_t index, FileWriter *out)
     return OK;
 }
 
-/* ERR_UNSUPPORTED where the adapter holds what the format can't say. */
+/* ERR_UNSUPPORTED where the adapter holds tensors that the format can't say. */
 static Status check_adapter(const PeftAdapter *adapter)
 {
     const LoraOptions *lora = &adapter->lora;

@@ -196,7 +196,7 @@ static Status add_params(Exporter *exporter)
 
 enum { PIECE_VALUES = 1 << 20 };
 
-/* Some rows of a tensor as floats, and as what is written. */
+/* Some rows of a tensor, as floats and as the blocks that are written. */
 typedef struct Piece {
     const GgufDecl *decl;
     int64_t         rows, cols;

@@ -1,10 +1,10 @@
-/* Models and adapters as GGUF files, which llama.cpp and what is built over it read. */
+/* Models and adapters as GGUF files, which llama.cpp and programs over it read. */
 #pragma once
 
 #include "base/pool.h"
 #include "model/peft.h"
 
-/* What a file's matrices are stored as. Norms, biases and positions are F32 in each. */
+/* The type of a file's matrices. Norms, biases and positions are F32 in each. */
 typedef enum GgufPreset {
 #define GGUF_PRESET(name, word, type, file_type) GGUF_PRESET_##name,
 #include "model/gguf_presets.def"

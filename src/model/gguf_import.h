@@ -1,4 +1,4 @@
-/* A model folder of a GGUF file: what gguf_export says, backwards. */
+/* A model folder of a GGUF file: gguf_export backwards. */
 #pragma once
 
 #include "files/gguf.h"

@@ -96,7 +96,7 @@ static bool is_llama3(const float *factors, int64_t pairs, double theta, double 
     return true;
 }
 
-/* Llama 3's rope_freqs: the file has factors alone, config.json what they are made of. */
+/* Llama 3's rope_freqs: the file has factors alone, config.json the numbers they are made of. */
 static Status put_llama3(Import *import, const float *factors, int64_t pairs, double theta, StrBuf *out)
 {
     double factor = 1;
@@ -231,7 +231,7 @@ static void put_ids(Import *import, StrBuf *out)
         if (gguf_get_number(import->file, names[i][1], &id)) put_number(out, names[i][0], id);
 }
 
-/* What most of the weights are. */
+/* The dtype of most weights. */
 static const char *weights_dtype(const Import *import, const GgufTensor *embedding)
 {
     if (embedding->type == GGUF_F32) return "float32";

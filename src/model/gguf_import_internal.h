@@ -1,4 +1,4 @@
-/* What the files that read GGUF share. */
+/* Shared by the files that read GGUF. */
 #pragma once
 
 #include "model/gguf_import.h"

@@ -323,7 +323,7 @@ static Status read_tokens(Tokens *tokens)
     return OK;
 }
 
-/* What was written can be read. */
+/* The tokenizer that was written can be read. */
 static Status check_tokenizer(const Import *import)
 {
     Tokenizer *tokenizer;

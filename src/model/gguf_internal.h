@@ -1,4 +1,4 @@
-/* What the files that write GGUF share. */
+/* Shared by the files that write GGUF. */
 #pragma once
 
 #include "files/gguf.h"
@@ -75,7 +75,7 @@ typedef struct GgufFactors {
 } GgufFactors;
 enum { GGUF_MOST_FACTORS = 2 };
 
-/* The hyper-parameters, and what belongs to them among tensors, in `arena`. */
+/* The hyper-parameters, and the tensors that belong to them, in `arena`. */
 NODISCARD Status gguf_put_model_keys(Arena *arena, const HfModel *model, const GgufFamily *family, GgufKeys *keys,
                                      GgufFactors factors[GGUF_MOST_FACTORS], int *out_num_factors);
 

@@ -9,7 +9,7 @@ enum { LAYOUT = 1 }; /* of the folders: a version that writes other ones has ano
 
 static Status unpack(void *context, const char *folder)
 {
-    const char *const *paths = context; /* of the file, and what the folder is called at the end */
+    const char *const *paths = context; /* of the file, and the folder's at the end */
     log_info("%s: unpacking into %s", paths[0], paths[1]);
     return gguf_import(paths[0], DT_BF16, folder);
 }

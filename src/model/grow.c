@@ -175,7 +175,7 @@ static Status write_folder(HfModel *model, int64_t rows, const GrownTokenizer *g
 
 /* ---- in memory ---- */
 
-/* Elements of a tensor with more rows: its own, then those of the mean row. */
+/* Elements of a tensor with more rows: its own, then the mean row's. */
 static void grown_to_f32(const StMade *made, int64_t first, int64_t count, float *dst)
 {
     const StTensor *tensor = made->parts;
@@ -257,7 +257,7 @@ static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens
     return OK;
 }
 
-/* What is made. */
+/* A folder that is made. */
 typedef struct Growth {
     HfModel              *model;
     int64_t               rows; /* of the new vocabulary */

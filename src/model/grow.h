@@ -26,7 +26,7 @@ NODISCARD Status grow_model(HfModel *model, const NewTokens *tokens);
 /* The tokenizer of `dir` with the tokens, in memory alone. */
 NODISCARD Status grow_load_tokenizer(const char *dir, const NewTokens *tokens, Tokenizer **out);
 
-/* What the tokenizer's files become. texts without data: the file stays as it is, or isn't there. */
+/* The new texts of the tokenizer's files. Without data: the file stays as it is, or isn't there. */
 typedef struct GrownTokenizer {
     Str     json, config; /* tokenizer.json, tokenizer_config.json */
     int     num_added;    /* tokens that it lacked */

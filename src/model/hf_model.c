@@ -1,4 +1,4 @@
-/* Opening a Hugging Face folder, and what of it is copied when we save one. */
+/* Opening a Hugging Face folder, and copying its files when we save one. */
 #include "model/hf_model.h"
 
 #include "base/json_edit.h"
@@ -93,7 +93,7 @@ static void write_config_text(HfModel *model)
     model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
 }
 
-/* What is made of the model, or written with its config.json, isn't quantised. */
+/* A model that is made of this one, or written with its config.json, isn't quantised. */
 static void take_quantization(HfModel *model)
 {
     if (json_remove(&model->config, "quantization_config", &model->quantization)) write_config_text(model);
@@ -118,7 +118,7 @@ static Status read_config_text(HfModel *model)
     return read_facts(model);
 }
 
-/* Says of a folder that isn't there how it is made again, if it was one of those that are made in the hub's cache. */
+/* Says of a folder that isn't there how it is made again, if it was one that is made in the hub's cache. */
 static Status tell_made(Status status, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -255,7 +255,7 @@ static Status settle_head(HfModel *model)
     return read_facts(model);
 }
 
-/* What config.json says of quantisation, or, where it says nothing, the file that ModelOpt writes beside it. */
+/* Reads the format from config.json, or, where that says nothing, from the file that ModelOpt writes beside it. */
 static Status find_format(HfModel *model)
 {
     const char *path = arena_printf(model->arena, "%s/hf_quant_config.json", model->dir);
@@ -266,7 +266,7 @@ static Status find_format(HfModel *model)
     return quantised_parse(&config, path, &model->format);
 }
 
-/* What codes stand for is written as what config.json says, where it is written. */
+/* Numbers of codes are written in config.json's dtype, where they are written. */
 static StDType dtype_of_codes(const HfModel *model)
 {
     return model->is_half ? ST_F16 : st_dtype_from(model->dtype);

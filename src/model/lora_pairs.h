@@ -30,7 +30,7 @@ void lora_round(DType dtype, float *values, int64_t count);
  * may be NULL. */
 NODISCARD Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora, DType dtype, Comm *comm, ThreadPool *pool,
                                  LoraPairs **out);
-/* As a checkpoint of this plan has them beside what was trained. */
+/* Read from a checkpoint of this plan, which has them beside the trained tensors. */
 NODISCARD Status   lora_pairs_read(const char *folder, const Plan *plan, const LoraOptions *lora, LoraPairs **out);
 void               lora_pairs_destroy(LoraPairs *pairs); /* NULL is fine */
 static inline void lora_pairs_destroy_at(LoraPairs **pairs)
@@ -46,5 +46,5 @@ NODISCARD Status lora_pairs_load(Session *session, const LoraPairs *pairs);
 /* Elements [first, first + count) of a layer's weight (whole rows) lose scale B0 A0. */
 void lora_pair_subtract(const LoraPair *pair, int64_t first, int64_t count, float *values);
 
-/* The settings of what is saved: twice the rank, the same scale. It lives in the arena. */
+/* The settings of the adapter that is saved: twice the rank, the same scale. They live in the arena. */
 LoraOptions lora_pairs_saved(Arena *arena, const LoraOptions *lora);

@@ -23,8 +23,8 @@ typedef struct Source {
     const char       *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
     const StTensor   *a, *b;         /* the halves of its adapter; NULL: it has none */
     const StTensor   *magnitude;     /* lengths of the rows of the sum, with DoRA; NULL: their own */
-    const StTensor   *whole;         /* what the adapter has in its place; NULL: nothing */
-    const StTensor   *rows;          /* what it has in place of some rows; NULL: nothing */
+    const StTensor   *whole;         /* the adapter's tensor in its place; NULL: none */
+    const StTensor   *rows;          /* the adapter's tensor in place of some rows; NULL: none */
     const LoraTokens *tokens;        /* these */
     bool              is_quantised;  /* the adapter was trained over what a format makes of it */
     bool              is_transposed; /* the model has its transpose */
@@ -41,7 +41,7 @@ typedef struct Merger {
     const LoraOptions  *lora;
     ThreadPool         *pool;
     Arena               arena;
-    StFile             *folder; /* the base as it lies there; NULL: what is written isn't quantised */
+    StFile             *folder; /* the base as it lies there; NULL: the merged model isn't quantised */
     const StTensor     *made;   /* the matrix whose parts these are; NULL: none */
     void               *parts[FORMAT_MAX_PARTS];
     Arena               parts_arena;
@@ -67,7 +67,7 @@ static void product_row(void *context, int64_t row, int worker)
     }
 }
 
-/* What a merged tensor is stored as: the base's dtype, or F32 for those of doubles. */
+/* The dtype of a merged tensor: the base's, or F32 for tensors of doubles. */
 static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
@@ -119,7 +119,7 @@ static Status read_rows(const Source *source, float *values)
     return OK;
 }
 
-/* What was under the adapter: the file's numbers, or what the format makes of them; or what stands in their place. */
+/* The weight under the adapter: the file's numbers, the numbers that the format makes of them, or a tensor in their place. */
 static Status read_base(const Merger *merger, const Source *source, float *values)
 {
     const StTensor *w = source->tensor;
@@ -298,20 +298,20 @@ static Status check_readers(const Merger *merger, const Graph *graph, const Para
     return OK;
 }
 
-/* What the adapter has in place of a weight: the tensor that its file calls so. NULL: nothing. */
+/* The adapter's tensor of a weight's name, which takes its place. NULL: there is none. */
 static const StTensor *find_whole(const Merger *merger, const char *name)
 {
     return peft_find(merger->adapter, name, "");
 }
 
-/* The rows that the adapter has in place of those of the module's matrix. */
+/* The adapter's rows in place of rows of the module's matrix. */
 static void find_rows(const Merger *merger, const char *path, Source *source)
 {
     source->rows = peft_find(merger->adapter, path, PEFT_END_TOKENS);
     source->tokens = source->rows ? peft_tokens_of(merger->lora, path) : NULL;
 }
 
-/* Those of a tied model's head: its own, else the embedding's. */
+/* Rows of a tied model's head: its own, else the embedding's. */
 static void find_head_rows(Merger *merger, const Param *param, Source *source)
 {
     const char *end = strrchr(param->untied, '.');

@@ -235,7 +235,7 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
     return st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes, append_values, &g);
 }
 
-/* Settings are checked by opening what was written. */
+/* Settings are checked by opening the folder that was written. */
 static Status write_model(Arena *arena, const NewOptions *options, const char *folder)
 {
     HfModel *model;

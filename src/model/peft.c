@@ -304,7 +304,7 @@ static Status check_whole(Arena *arena, const StFile *file, const char *name, co
     return OK;
 }
 
-/* What adapter_config.json says of each module. */
+/* Rank and alpha of each module, as adapter_config.json says them. */
 static Status read_modules(const JsonValue *config, const char *name, LoraOptions *lora)
 {
     SCOPED(peft_numbers_close_at) PeftNumbers *ranks = NULL, *alphas = NULL;
@@ -500,7 +500,7 @@ static Status check_rows(Arena *arena, const StFile *file, const LoraOptions *lo
     return rows ? peft_check_tokens(rows, peft_tokens_of(lora, path), &matrix) : OK;
 }
 
-/* What the adapter has of the model's weights has the shapes that the model gives it. */
+/* The adapter's tensors have the shapes that the model gives them. */
 static Status check_shapes(Arena *arena, const PeftAdapter *adapter, const StFile *file, const Graph *graph)
 {
     for (int i = 0; i < graph->num_params; i++) {

@@ -14,7 +14,7 @@ typedef struct PeftAdapter {
     const WeightFormat *base_format;
 } PeftAdapter;
 
-/* How the names of an adapter's tensors end, behind PEFT_PREFIX and the module's path. */
+/* Ends of an adapter's tensor names, behind PEFT_PREFIX and the module's path. */
 #define PEFT_END_A "." PEFT_A ".weight"
 #define PEFT_END_B "." PEFT_B ".weight"
 #define PEFT_END_MAGNITUDE ".lora_magnitude_vector"
@@ -60,7 +60,7 @@ const char *peft_base_name(Arena *arena, const char *model);
 /* Writes adapter_config.json as PEFT does. base_model: peft_base_name of what it adapts; NULL: not said. */
 NODISCARD Status peft_write_config(const LoraOptions *lora, const char *base_model, const char *folder);
 
-/* Writes what says so, a file of ours beside adapter_config.json. NULL: nothing is to be said. */
+/* Writes the base's format, a file of ours beside adapter_config.json. NULL: nothing is to be said. */
 NODISCARD Status peft_write_base_format(const WeightFormat *format, const char *folder);
 NODISCARD Status peft_read_base_format(Arena *arena, const char *dir, const WeightFormat **out); /* as PeftAdapter has it */
 

@@ -11,7 +11,7 @@ NODISCARD Status peft_numbers_open(const JsonValue *config, const char *file, co
 /* The number of the first expression that means the end of the path from a dot on; *inout stays where none does. */
 NODISCARD Status peft_numbers_find(const PeftNumbers *numbers, const char *module, double *inout);
 void             peft_numbers_close(PeftNumbers *numbers); /* NULL is fine */
-/* The same of what stands at this address, for SCOPED. */
+/* The same of numbers at this address, for SCOPED. */
 static inline void peft_numbers_close_at(PeftNumbers **numbers)
 {
     peft_numbers_close(*numbers);

@@ -15,7 +15,7 @@
 
 enum { MOST_SUFFIXES = 6 };
 
-/* What parts of a file are read with. */
+/* The reader of a file's parts. */
 typedef struct Reader {
     Arena            *arena;
     const StFile     *file;
@@ -117,7 +117,7 @@ static bool nvfp4_is_tame(const StMade *made)
 
 /* ---- the tensors of a matrix ---- */
 
-/* What is wrong with a part. text: the part; want: dtypes and what the part is. */
+/* Says what is wrong with a part. want: its dtypes, in words. */
 static Status wrong_part(const StTensor *codes, const char *name, const StTensor *part, const char *want, const int64_t *dim, int ndim)
 {
     char have[ST_SHAPE_BYTES], expected[ST_SHAPE_BYTES];
@@ -417,7 +417,7 @@ void quantised_declare(const QuantisedTensor *q, int part, StDecl *decl)
     if (q->format == QUANTISED_FP8 && part == QUANTISED_SCALES) decl->dtype = ST_F32;
 }
 
-/* The state with another offset. Spaces fill what was declared for it. */
+/* The state with another offset. Spaces fill the bytes that were declared for it. */
 static Status append_state(const StTensor *stored, float offset, FileWriter *out)
 {
     SCOPED_ARENA(arena);

@@ -14,7 +14,7 @@ typedef enum QuantisedFormat {
     QUANTISED_NVFP4, /* ModelOpt's: E2M1 codes in blocks of 16 along a row, an E4M3 scale each, an fp32 scale of all */
 } QuantisedFormat;
 
-/* What a matrix (rows, cols) is stored as, and made of. */
+/* A matrix (rows, cols): its format and the parts it is made of. */
 typedef struct QuantisedTensor {
     StMade            made; /* first; parts: as below */
     QuantisedFormat   format;

@@ -1,4 +1,4 @@
-/* Reading weights: what the load program asks for, from the map of the file. */
+/* Reading weights: the load program's pieces, from the map of the file. */
 #include "model/weights.h"
 
 #include "base/compare.h"
@@ -192,7 +192,7 @@ static Status read_transposed(FileSource *source, const Param *param, int64_t ro
     return OK;
 }
 
-/* Rows of what was trained. */
+/* Rows of the trained half. */
 static Status read_half(const FileSource *source, const Param *param, int64_t first, int64_t count, float *out)
 {
     const StTensor *tensor;

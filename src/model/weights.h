@@ -21,7 +21,7 @@ NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
 /* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors as
  * weights_check's, and values that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
-/* The same of the model whose layers lose what adapters begin with; pairs NULL: nothing. */
+/* The same; layers lose the pairs that adapters begin with. NULL: there are none. */
 NODISCARD Status weights_load_less(Session *session, HfModel *model, const LoraPairs *pairs);
 /* All elements of a parameter, as its type has them, of the model's weights, which are open. */
 NODISCARD Status weights_read(const HfModel *model, const Param *param, float *out);

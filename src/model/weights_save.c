@@ -52,7 +52,7 @@ typedef struct Saver {
     Session         *session;
     const HfModel   *model;
     Comm            *comm;  /* NULL: one rank writes all */
-    const LoraPairs *pairs; /* what adapters began with; NULL: nothing */
+    const LoraPairs *pairs; /* the pairs that adapters began with; NULL: none */
     Arena           *arena;
     StDecl          *decls;
     SavedTensor     *tensors;
@@ -362,7 +362,7 @@ const StDecl *weight_list_at(const WeightList *list, size_t index)
     return &list->saver.decls[index];
 }
 
-/* What of the session holds a parameter's gradient. */
+/* Where the session holds a parameter's gradient. */
 static Status gradient_of(const Plan *plan, const Param *param, Source *out)
 {
     int           index;
