@@ -42,6 +42,14 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     return fmax(most, power);
 }
 
+/* Adds what `times` runs of a program take. */
+static void add_seconds(const Plan *plan, const Program *program, double times, PlanSize *size)
+{
+    bool has_rates = plan->facts.bandwidth > 0;
+    size->seconds += times * (has_rates ? program->simulated_seconds : seconds_of_cost(program));
+    size->least_seconds += times * (has_rates ? busiest_stream(&plan->facts, program) : seconds_of_cost(program));
+}
+
 double fit_step_seconds(const Plan *plan, int64_t micro_steps)
 {
     double seconds = 0;
@@ -72,15 +80,12 @@ void plan_bound(PlanSize *size)
 PlanSize plan_size(const Plan *plan, int64_t micro_steps)
 {
     PlanSize size = {.bytes = setup_needed_bytes(plan), .host_bytes = plan_host_bytes(plan), .numel = plan->total_numel};
-    bool     has_rates = plan->facts.bandwidth > 0;
     for (int i = 0; i < plan->num_programs; i++) {
         const Program *program = &plan->programs[i];
         double         times = (double)program_times(plan, program, micro_steps);
         int64_t       *live = program->spec.entry->source == ENTRY_OF_UPDATE ? &size.update_bytes : &size.live_bytes;
         if (program->live_bytes > *live) *live = program->live_bytes;
-        if (times <= 0) continue;
-        size.seconds += times * (has_rates ? program->simulated_seconds : seconds_of_cost(program));
-        size.least_seconds += times * (has_rates ? busiest_stream(&plan->facts, program) : seconds_of_cost(program));
+        if (times > 0) add_seconds(plan, program, times, &size);
     }
     for (int i = 0; i < REGION_COUNT; i++)
         size.lasting[i] = (i == REGION_ACTIVATIONS ? 0 : plan->region_bytes[SPACE_DEVICE][i]) +
@@ -125,10 +130,8 @@ static void choose_part(CompileOptions *options, PlanPart part)
 /* What the other program of the part takes for itself isn't told. */
 static void tell_update_alone(PlanSize *size, const Plan *plan)
 {
-    const Program *optimizer = plan_program(plan, &entry_optimizer);
-    bool           has_rates = plan->facts.bandwidth > 0;
-    size->seconds = has_rates ? optimizer->simulated_seconds : seconds_of_cost(optimizer);
-    size->least_seconds = has_rates ? busiest_stream(&plan->facts, optimizer) : seconds_of_cost(optimizer);
+    size->seconds = size->least_seconds = 0;
+    add_seconds(plan, plan_program(plan, &entry_optimizer), 1, size);
     size->live_bytes = 0;
     for (int i = REGION_CONSTS; i < REGION_COUNT; i++) size->lasting[i] = 0;
     plan_bound(size);

@@ -480,12 +480,13 @@ static void print_value(const Config *config, ConfigKey key, StrBuf *out)
         strbuf_printf(out, "%lld", (long long)value);
 }
 
-/* Those that aren't the plainest. */
-static void print_settings(const Config *config, StrBuf *out)
+/* Says as " key=value" the keys of which the values differ from those of `from`; NULL: from the plainest, where the run file sets none. */
+static void say_values(const Config *config, const Config *from, StrBuf *out)
 {
     for (int d = 0; d < NUM_DIMS; d++) {
         ConfigKey key = dims[d].key;
-        if (config->origin[key] || get_value(config, key) == dims[d].values[0]) continue;
+        if (!from && config->origin[key]) continue;
+        if (get_value(config, key) == (from ? get_value(from, key) : dims[d].values[0])) continue;
         strbuf_printf(out, " %s=", options[key].name);
         print_value(config, key, out);
     }
@@ -502,7 +503,7 @@ void fit_print_choices(const MemoryChoices *choices, StrBuf *out)
                       (long long)choice->config.gradient_accumulation_steps);
         strbuf_printf(out, " %11s %10.3f ms %10.0f ", size_text(choice->bytes, text), 1e3 * choice->seconds,
                       (double)choices->tokens / choice->seconds);
-        print_settings(&choice->config, out);
+        say_values(&choice->config, NULL, out);
         strbuf_putc(out, '\n');
     }
 }
@@ -554,12 +555,7 @@ bool memory_take_back(Config *config, const Config *from, int index)
 
 void memory_say_changes(const Config *config, const Config *from, StrBuf *out)
 {
-    for (int d = 0; d < NUM_DIMS; d++) {
-        ConfigKey key = dims[d].key;
-        if (get_value(config, key) == get_value(from, key)) continue;
-        strbuf_printf(out, " %s=", options[key].name);
-        print_value(config, key, out);
-    }
+    say_values(config, from, out);
 }
 
 /* ---- all ranks ---- */
