@@ -439,6 +439,14 @@ Value *value_root(Value *value, int64_t *out_offset)
     return value;
 }
 
+Node *value_first_reader(const Value *value)
+{
+    Node *first = NULL;
+    for (const Use *use = value->first_use; use; use = use->next)
+        if (use->node && (!first || node_precedes(use->node, first))) first = use->node;
+    return first;
+}
+
 Root *graph_roots(const Graph *graph)
 {
     Root *roots = arena_array(graph->arena, Root, graph->num_values + 1);
@@ -455,6 +463,20 @@ Root *graph_roots(const Graph *graph)
 }
 
 /* ---- nodes ---- */
+
+Value *node_first_out(const Node *node)
+{
+    for (int k = 0; k < node->num_out; k++)
+        if (node->out[k]) return node->out[k];
+    return NULL;
+}
+
+uint32_t node_wanted(const Node *node)
+{
+    uint32_t wanted = 0;
+    for (int k = 0; k < node->num_out; k++) wanted |= (uint32_t)(node->out[k] != NULL) << k;
+    return wanted;
+}
 
 void node_set_input(Node *node, int index, Value *value)
 {

@@ -105,7 +105,7 @@ struct Param {
     /* Where it holds several matrices: the rows of each, as they lie; after the last come further rows of the first. */
     int            num_matrices; /* 0: it is one */
     const int64_t *matrices;
-    /* The format in which it is stored (passes/quantise.h), with more values beside its own; NULL: plain, in its own dtype. */
+    /* Storage format (NF4, ...; passes/quantise.h), with values beside its own; NULL: its own dtype. */
     const struct WeightFormat *format;
     InitKind                   init;
     float                      init_std;
@@ -263,6 +263,8 @@ void value_leave_home(Value *value);
 /* A value from outside that has neither readers nor members takes no part any more. */
 void value_drop(Value *value);
 
+Node *value_first_reader(const Value *value); /* of all nodes that read it, the first to run; NULL: none does */
+
 void   graph_add_output(Graph *graph, const char *name, Value *value);
 void   graph_drop_output(Graph *graph, const char *name); /* where there is one of that name */
 void   graph_clear_outputs(Graph *graph);
@@ -291,6 +293,9 @@ typedef struct Root {
 } Root;
 /* value_root of every value by id, in the graph's arena: one walk, however long the chains. */
 Root *graph_roots(const Graph *graph);
+
+Value   *node_first_out(const Node *node); /* the first output that is wanted; NULL: none is */
+uint32_t node_wanted(const Node *node);    /* bit k: output k is */
 
 /* Bit k set: output k of node adds to what the input that it updates holds. */
 uint32_t node_accumulate_mask(const Node *node);

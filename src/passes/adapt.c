@@ -70,24 +70,32 @@ const Node *lora_other_reader(const Graph *graph, const Param *param)
     return first;
 }
 
-/* Half of the weight's adapter: one for all that read the weight. */
-static Value *add_adapter(Graph *graph, const Param *base, const char *half, int64_t rows, int64_t cols, InitKind init)
+/* A parameter beside the weight, of the adapter's tensor of this name (PEFT_TENSOR, ...): one for all that read the weight. */
+static Value *add_param(Graph *graph, const Param *base, const char *suffix, const char *tensor, TensorType type, InitKind init)
 {
-    const char *name = arena_printf(graph->arena, "%s.%s", base->name, half);
+    const char *name = arena_printf(graph->arena, "%s.%s", base->name, suffix);
     Value      *made = graph_find(graph, name);
     if (made && made->param && made->param->is_adapter) return made;
     Param *param = arena_new(graph->arena, Param);
     param->name = name;
-    param->type = type_make(base->type.dtype, 2, rows, cols);
+    param->type = type;
     param->hf.num_names = 1;
     param->hf.names = arena_array(graph->arena, const char *, 1);
-    param->hf.names[0] = arena_printf(graph->arena, PEFT_TENSOR, base->module, half);
+    param->hf.names[0] = tensor;
     param->module = base->module;
     param->decay = param->trained = param->is_adapter = true;
     param->layer = base->layer;
     param->init = init;
-    param->init_std = 1.0f / sqrtf((float)cols); /* Kaiming uniform with a = sqrt(5), as PEFT starts A */
     return graph_add_param(graph, param);
+}
+
+/* Half of the weight's adapter. */
+static Value *add_adapter(Graph *graph, const Param *base, const char *half, int64_t rows, int64_t cols, InitKind init)
+{
+    const char *tensor = arena_printf(graph->arena, PEFT_TENSOR, base->module, half);
+    Value      *value = add_param(graph, base, half, tensor, type_make(base->type.dtype, 2, rows, cols), init);
+    value->param->init_std = 1.0f / sqrtf((float)cols); /* Kaiming uniform with a = sqrt(5), as PEFT starts A */
+    return value;
 }
 
 /* site: whose name chooses what is dropped. */
@@ -95,21 +103,16 @@ static Status drop(Graph *graph, const char *name, const char *site, double p, V
 {
     DropoutAttrs attrs = {.p = p, .site = (int64_t)philox_name_key(site)};
     Value       *in[] = {x, graph_find(graph, "doc_id"), graph_find(graph, "positions"), graph_find(graph, "step")};
-    Node        *node;
-    TRY(graph_add_node(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", name), in, 4, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return pass_add(graph, &op_dropout, &attrs, arena_printf(graph->arena, "%s.lora_dropout", name), in, 4, out);
 }
 
 /* *out = y + scale x A^T B^T. */
-static Status add_pair(Graph *graph, const char *name, Value *y, Value *x, Value *a, Value *b, double scale, Node **out)
+static Status add_pair(Graph *graph, const char *name, Value *y, Value *x, Value *a, Value *b, double scale, Value **out)
 {
     LinearAttrs attrs = {.alpha = scale};
-    Value      *down_in[] = {x, a};
-    Node       *down;
-    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", name), down_in, 2, ~0u, &down));
-    Value *up_in[] = {y, down->out[0], b};
-    return graph_add_node(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", name), up_in, 3, ~0u, out);
+    Value      *down_in[] = {x, a}, *up_in[] = {y, NULL, b};
+    TRY(pass_add(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", name), down_in, 2, &up_in[1]));
+    return pass_add(graph, &op_linear_add, &attrs, arena_printf(graph->arena, "%s.lora", name), up_in, 3, out);
 }
 
 /* ---- DoRA ---- */
@@ -117,61 +120,55 @@ static Status add_pair(Graph *graph, const char *name, Value *y, Value *x, Value
 /* The lengths of the weight's rows, in f32: a step changes them by less than bf16 shows. */
 static Value *add_magnitude(Graph *graph, const Param *base)
 {
-    const char *name = arena_printf(graph->arena, "%s.lora_magnitude", base->name);
-    Value      *made = graph_find(graph, name);
-    if (made && made->param && made->param->is_adapter) return made;
-    Param *param = arena_new(graph->arena, Param);
-    param->name = name;
-    param->type = type_make(DT_F32, 1, base->type.dim[0]);
-    param->hf.num_names = 1;
-    param->hf.names = arena_array(graph->arena, const char *, 1);
-    param->hf.names[0] = arena_printf(graph->arena, PEFT_MAGNITUDE, base->module);
-    param->module = base->module;
-    param->decay = param->trained = param->is_adapter = true;
-    param->layer = base->layer;
-    param->init = INIT_NORMS;
-    return graph_add_param(graph, param);
+    const char *tensor = arena_printf(graph->arena, PEFT_MAGNITUDE, base->module);
+    return add_param(graph, base, "lora_magnitude", tensor, type_make(DT_F32, 1, base->type.dim[0]), INIT_NORMS);
 }
 
 /* The base's part that no adapter changes, as PEFT has it: where x is dropped to `dropped`, W (x - dropped) + bias. */
 static Status add_rest(Graph *graph, const Node *linear, Value *dropped, Value **out)
 {
     const char *name = linear->out[0]->name;
-    Value      *in[] = {linear->in[0], dropped};
-    Node       *node;
-    TRY(graph_add_node(graph, &op_sub, NULL, arena_printf(graph->arena, "%s.dora_kept", name), in, 2, ~0u, &node));
-    Value *rest_in[] = {node->out[0], linear->in[1], linear->in[2]};
-    TRY(graph_add_node(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_rest", name), rest_in, 3, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    Value      *in[] = {linear->in[0], dropped}, *rest_in[] = {NULL, linear->in[1], linear->in[2]};
+    TRY(pass_add(graph, &op_sub, NULL, arena_printf(graph->arena, "%s.dora_kept", name), in, 2, &rest_in[0]));
+    return pass_add(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_rest", name), rest_in, 3, out);
 }
 
 /* In place of the linear layer y = x W^T + bias: *out = (x W^T + scale x A^T B^T) m / |W + scale B A| + bias, with norms of rows. */
 static Status wrap_dora(Graph *graph, Node *linear, Value *x, Value *a, Value *b, double scale, Value **out)
 {
     const char *name = linear->out[0]->name;
-    Value      *w = linear->in[1], *bias = linear->in[2], *rest = NULL, *product_in[] = {x, w};
+    Value      *w = linear->in[1], *bias = linear->in[2], *rest = NULL, *product_in[] = {x, w}, *norm_in[] = {w, a, b}, *y;
     LinearAttrs attrs = {.alpha = scale};
-    Node       *node;
     if (x != linear->in[0]) {
         TRY(add_rest(graph, linear, x, &rest));
         bias = NULL;
     }
-    TRY(graph_add_node(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_base", name), product_in, 2, ~0u, &node));
-    TRY(add_pair(graph, name, node->out[0], x, a, b, scale, &node));
-    Value *norm_in[] = {w, a, b}, *in[] = {node->out[0], add_magnitude(graph, w->param), NULL, bias};
-    TRY(graph_add_node(graph, &op_dora_norm, &attrs, arena_printf(graph->arena, "%s.dora_norm", name), norm_in, 3, ~0u, &node));
-    in[2] = node->out[0];
-    TRY(graph_add_node(graph, &op_dora, NULL, arena_printf(graph->arena, "%s.dora", name), in, 4, ~0u, &node));
-    Value *sum_in[] = {node->out[0], rest};
-    if (rest) TRY(graph_add_node(graph, &op_add, NULL, arena_printf(graph->arena, "%s.dora_sum", name), sum_in, 2, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    TRY(pass_add(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_base", name), product_in, 2, &y));
+    TRY(add_pair(graph, name, y, x, a, b, scale, &y));
+    Value *in[] = {y, add_magnitude(graph, w->param), NULL, bias};
+    TRY(pass_add(graph, &op_dora_norm, &attrs, arena_printf(graph->arena, "%s.dora_norm", name), norm_in, 3, &in[2]));
+    TRY(pass_add(graph, &op_dora, NULL, arena_printf(graph->arena, "%s.dora", name), in, 4, out));
+    Value *sum_in[] = {*out, rest};
+    return rest ? pass_add(graph, &op_add, NULL, arena_printf(graph->arena, "%s.dora_sum", name), sum_in, 2, out) : OK;
+}
+
+/* Readers of y behind the linear layer read `wrapped`, which still reads the plain result, y. */
+static void put_behind(Graph *graph, Node *after, Value *y, Value *wrapped)
+{
+    graph_replace_uses(graph, y, wrapped, after);
+    node_set_input(wrapped->producer, 0, y);
+}
+
+static void work_behind(Graph *graph, const Node *linear)
+{
+    graph->cursor = linear->next;
+    graph->layer = linear->layer;
+    graph->part = linear->part;
 }
 
 static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool training)
 {
-    Value            *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *dora;
+    Value            *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *wrapped;
     const Param      *base = w->param;
     const LoraModule *module = lora_find_module(lora, base->module), of_all = {.r = lora->r, .alpha = lora->alpha};
     if (!module) module = &of_all;
@@ -181,25 +178,20 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     int    before = graph->num_params;
     Value *a = add_adapter(graph, base, PEFT_A, module->r, type_cols(&w->type), is_normal ? INIT_NORMAL : INIT_UNIFORM);
     Value *b = add_adapter(graph, base, PEFT_B, w->type.dim[0], module->r, INIT_ZEROS);
-    Node  *after = linear->next, *node;
+    Node  *after = linear->next;
     if (is_normal) a->param->init_std = 1.0f / (float)module->r;
-    graph->cursor = after;
-    graph->layer = linear->layer;
-    graph->part = linear->part;
+    work_behind(graph, linear);
     const char *site = graph->num_params > before ? base->name : y->name; /* those who read the weight drop on their own */
     if (training && lora->dropout > 0) TRY(drop(graph, y->name, site, lora->dropout, x, &x));
     double scale = lora_scale(lora, module->r, module->alpha);
     if (lora->use_dora) {
-        TRY(wrap_dora(graph, linear, x, a, b, scale, &dora));
-        graph->cursor = NULL;
-        graph_replace_uses(graph, y, dora, after);
+        TRY(wrap_dora(graph, linear, x, a, b, scale, &wrapped));
+        graph_replace_uses(graph, y, wrapped, after);
         graph_remove_node(graph, linear);
         return OK;
     }
-    TRY(add_pair(graph, y->name, y, x, a, b, scale, &node));
-    graph->cursor = NULL;
-    graph_replace_uses(graph, y, node->out[0], after);
-    node_set_input(node, 0, y); /* the wrap itself still reads the plain result */
+    TRY(add_pair(graph, y->name, y, x, a, b, scale, &wrapped));
+    put_behind(graph, after, y, wrapped);
     return OK;
 }
 
@@ -254,25 +246,20 @@ static Status row_adapters(const PassContext *context, Graph *graph, const Node 
 
 static Status wrap_rows(const PassContext *context, Graph *graph, Node *linear)
 {
-    Value         *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *adapters;
+    Value         *x = linear->in[0], *w = linear->in[1], *y = linear->out[0], *wrapped;
     LoraRowsAttrs *attrs = arena_new(context->arena, LoraRowsAttrs);
     int64_t        r = rank_room(context->options), count = context->options->num_row_adapters;
     if (!find_ranks(context, w->param, attrs)) return OK;
+    Value *down_in[] = {x, NULL}, *up_in[] = {y, NULL, NULL, NULL};
     attrs->rows[0] = w->type.dim[0];
-    TRY(row_adapters(context, graph, linear, &adapters));
-    Value *a = add_adapter(graph, w->param, PEFT_A, count * r, type_cols(&w->type), INIT_UNIFORM);
-    Value *b = add_adapter(graph, w->param, PEFT_B, count * w->type.dim[0], r, INIT_ZEROS);
-    Node  *after = linear->next, *node;
-    graph->cursor = after;
-    graph->layer = linear->layer;
-    graph->part = linear->part;
-    Value *down_in[] = {x, a};
-    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, ~0u, &node));
-    Value *up_in[] = {y, node->out[0], b, adapters};
-    TRY(graph_add_node(graph, &op_lora_rows, attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 4, ~0u, &node));
-    graph->cursor = NULL;
-    graph_replace_uses(graph, y, node->out[0], after);
-    node_set_input(node, 0, y);
+    TRY(row_adapters(context, graph, linear, &up_in[3]));
+    down_in[1] = add_adapter(graph, w->param, PEFT_A, count * r, type_cols(&w->type), INIT_UNIFORM);
+    up_in[2] = add_adapter(graph, w->param, PEFT_B, count * w->type.dim[0], r, INIT_ZEROS);
+    Node *after = linear->next;
+    work_behind(graph, linear);
+    TRY(pass_add(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.lora_down", y->name), down_in, 2, &up_in[1]));
+    TRY(pass_add(graph, &op_lora_rows, attrs, arena_printf(graph->arena, "%s.lora", y->name), up_in, 4, &wrapped));
+    put_behind(graph, after, y, wrapped);
     return OK;
 }
 

@@ -4,6 +4,7 @@
 
 #include "ops/ops.h"
 #include "passes/adapt_whole.h"
+#include "passes/pass.h"
 #include "passes/peft_names.h"
 
 #include <string.h>
@@ -114,21 +115,19 @@ static Status replace(Graph *graph, const LoraOptions *lora, const LoraTokens *l
     TRY(check_ids(list, param, path));
     FAIL_IF(graph_find(graph, arena_printf(graph->arena, "%s." PEFT_A, param->name)), ERR_INVALID,
             "%s has an adapter (lora_target_modules) and trained rows (trainable_token_indices): expected one of the two", path);
-    Value     *whole = graph_find(graph, param->name);
-    Node      *first = graph->first, *node;
+    Value     *whole = graph_find(graph, param->name), *replaced;
+    Node      *first = graph->first;
     TensorType type = type_make(DT_I64, 1, (int64_t)list->num);
     while (first && !((first->op == &op_embedding || first->op == &op_linear) && first->in[1] == whole)) first = first->next;
     if (!first) return OK; /* this program doesn't read it */
     Value *ids = graph_add_value(graph, VALUE_CONST, arena_printf(graph->arena, "%s.ids", param->name), &type);
     ids->const_data = list->ids;
     Value *in[] = {whole, ids, add_rows(graph, param, list, path)};
+    pass_work_nowhere(graph);
     graph->cursor = first;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    TRY(graph_add_node(graph, &op_replace_rows, NULL, arena_printf(graph->arena, "%s.replaced", param->name), in, 3, ~0u, &node));
-    graph->cursor = NULL;
+    TRY(pass_add(graph, &op_replace_rows, NULL, arena_printf(graph->arena, "%s.replaced", param->name), in, 3, &replaced));
     for (; first; first = first->next)
-        if ((first->op == &op_embedding || first->op == &op_linear) && first->in[1] == whole) node_set_input(first, 1, node->out[0]);
+        if ((first->op == &op_embedding || first->op == &op_linear) && first->in[1] == whole) node_set_input(first, 1, replaced);
     return OK;
 }
 

@@ -247,9 +247,8 @@ static void print_placements(const Program *program, StrBuf *out)
 
 static const char *launch_name(const Launch *launch)
 {
-    for (int k = 0; k < launch->node->num_out; k++)
-        if (launch->node->out[k]) return launch->node->out[k]->name;
-    return launch->node->op->name;
+    const Value *out = node_first_out(launch->node);
+    return out ? out->name : launch->node->op->name;
 }
 
 static void print_launches(const Program *program, StrBuf *out)

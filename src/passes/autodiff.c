@@ -72,10 +72,8 @@ static bool reads_as_activation(const Node *node, int index)
 
 static Status add_view(Graph *graph, Value *weight, Node *reader, Node **out)
 {
-    const TensorType *type = &weight->type;
-    ReshapeAttrs      same = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
     pass_work_at(graph, reader);
-    TRY(graph_add_node(graph, &op_reshape, &same, weight->name, &weight, 1, ~0u, out));
+    TRY(pass_reshape(graph, weight->name, weight, &weight->type, out));
     graph->cursor = NULL;
     return OK;
 }

@@ -6,9 +6,8 @@
 static Status use_cache(Graph *graph, Node *node, const CacheShape *shape)
 {
     Node *cached;
-    graph->layer = node->layer;
-    graph->part = node->part;
-    graph->cursor = node;
+    pass_work_at(graph, node);
+    graph->source = NULL;
     Status status = node->op->cached(graph, node, shape, &cached);
     if (status != OK) return node->source ? status_prefix(status, "%s", node->source) : status;
     graph->cursor = NULL;
@@ -60,7 +59,7 @@ static Status find_head(const PassContext *context, Graph *graph, Head *out)
 static Status make_logits(const PassContext *context, Graph *graph, const Head *head)
 {
     Value       *logits = graph_output(graph, "logits"), *x = head->product->in[0], *value;
-    Node        *last = logits->producer, *node;
+    Node        *last = logits->producer;
     LinearAttrs  attrs = *(const LinearAttrs *)head->product->attrs;
     const Entry *entry = context->program->spec.entry;
     graph->layer = -1;
@@ -68,20 +67,17 @@ static Status make_logits(const PassContext *context, Graph *graph, const Head *
     graph->cursor = last;
     if (entry->one_token) {
         Value *in[] = {x, graph_add_feed(graph, FEED_ROW, context->program->spec.batch, 1)};
-        TRY(graph_add_node(graph, &op_gather_row, NULL, "last_row", in, 2, ~0u, &node));
-        x = node->out[0];
+        TRY(pass_add(graph, &op_gather_row, NULL, "last_row", in, 2, &x));
     }
     if (entry->chooses) attrs.dtype = DTYPE_TO_ATTR(DT_F32);
     Value *head_in[] = {x, head->product->in[1], head->product->in[2]};
-    TRY(graph_add_node(graph, &op_linear, &attrs, "last_logits", head_in, 3, ~0u, &node));
-    value = node->out[0];
+    TRY(pass_add(graph, &op_linear, &attrs, "last_logits", head_in, 3, &value));
     for (int i = head->num_over - 1; i >= 0; i--) {
         Node  *over = head->over[i];
         Value *in_over[NODE_MAX_IN] = {value};
         for (int k = 1; k < over->num_in; k++) in_over[k] = over->in[k];
-        TRY(graph_add_node(graph, over->op, over->attrs, arena_printf(graph->arena, "last_%s", over->out[0]->name), in_over, over->num_in,
-                           ~0u, &node));
-        value = node->out[0];
+        const char *name = arena_printf(graph->arena, "last_%s", over->out[0]->name);
+        TRY(pass_add(graph, over->op, over->attrs, name, in_over, over->num_in, &value));
     }
     graph->cursor = NULL;
     graph_replace_uses(graph, logits, value, last);

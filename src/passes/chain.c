@@ -189,14 +189,12 @@ static bool is_elementwise(const Node *node)
 
 const char *chain_apart(const Node *maker, const Node *reader)
 {
-    int k = 0, n = 0;
-    while (k < maker->num_out && !maker->out[k]) k++;
-    while (n < reader->num_out && !reader->out[n]) n++;
-    if (!is_elementwise(maker) || !is_elementwise(reader) || k == maker->num_out || n == reader->num_out) return NULL;
-    if (!type_same_dims(&maker->out[k]->type, &reader->out[n]->type)) return "they have other dims";
+    const Value *made = node_first_out(maker), *result = node_first_out(reader);
+    if (!is_elementwise(maker) || !is_elementwise(reader) || !made || !result) return NULL;
+    if (!type_same_dims(&made->type, &result->type)) return "they have other dims";
     if (maker->layer != reader->layer) return "they are of two layers";
     if ((maker->flags ^ reader->flags) & NODE_BACKWARD) return "one is of the forward pass, the other of the backward pass";
-    if (maker->out[k]->sharing != STORAGE_OWN || reader->out[n]->sharing != STORAGE_OWN) return "one writes into lasting memory";
+    if (made->sharing != STORAGE_OWN || result->sharing != STORAGE_OWN) return "one writes into lasting memory";
     return "something between them reads it, more memory would be held, the chain would be too long, or `fusion` leaves chains out";
 }
 

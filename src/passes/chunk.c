@@ -110,34 +110,29 @@ static Node *find_place(const Chunks *c)
 static Status cut(Chunks *c, Value *value, int64_t begin, int64_t count, Value **out)
 {
     RowsAttrs attrs = {.begin = begin, .count = count};
-    Node     *node;
-    if (!c->part[value->id]) {
-        TRY(graph_add_node(c->graph, &op_take_rows, &attrs, arena_printf(c->graph->arena, "%s.rows", value->name), &value, 1, ~0u, &node));
-        node->out[0]->hint = HINT_AGAIN;
-        c->part[value->id] = node->out[0];
+    Value   **part = &c->part[value->id];
+    if (!*part) {
+        TRY(pass_add(c->graph, &op_take_rows, &attrs, arena_printf(c->graph->arena, "%s.rows", value->name), &value, 1, part));
+        (*part)->hint = HINT_AGAIN;
     }
-    *out = c->part[value->id];
+    *out = *part;
     return OK;
 }
 
 /* The node for rows [begin, begin + count). */
 static Status add_part(Chunks *c, const Node *whole, int64_t begin, int64_t count)
 {
-    int64_t  in_numel[NODE_MAX_IN] = {0}, out_numel[NODE_MAX_OUT];
-    Value   *in[NODE_MAX_IN];
-    Node    *node;
-    uint32_t want = 0;
-    int      first = 0;
+    int64_t in_numel[NODE_MAX_IN] = {0}, out_numel[NODE_MAX_OUT];
+    Value  *in[NODE_MAX_IN];
+    Node   *node;
     op_cut(whole, c->rows, in_numel, out_numel);
     pass_work_like(c->graph, whole);
     for (int i = 0; i < whole->num_in; i++) {
         in[i] = whole->in[i];
         if (in[i] && in_numel[i]) TRY(cut(c, whole->in[i], begin, count, &in[i]));
     }
-    while (!whole->out[first]) first++;
-    for (int k = 0; k < whole->num_out; k++) want |= (uint32_t)(whole->out[k] != NULL) << k;
-    TRY(graph_add_node(c->graph, whole->op, whole->attrs, arena_printf(c->graph->arena, "%s.rows", whole->out[first]->name), in,
-                       whole->num_in, want, &node));
+    TRY(graph_add_node(c->graph, whole->op, whole->attrs, arena_printf(c->graph->arena, "%s.rows", node_first_out(whole)->name), in,
+                       whole->num_in, node_wanted(whole), &node));
     for (int k = 0; k < whole->num_out; k++) {
         Value *value = whole->out[k];
         if (!value) continue;
@@ -155,10 +150,8 @@ static Status put_results(Chunks *c, const Node *whole, int64_t begin)
         if (!is_result(c, value)) continue;
         RowsAttrs attrs = {.begin = begin, .batch = value->type.dim[0], .seq = value->type.dim[1]};
         Value    *in[] = {c->part[value->id], c->sum[value->id]};
-        Node     *node;
         c->graph->source = whole->source;
-        TRY(graph_add_node(c->graph, &op_put_rows, &attrs, value->name, in, 2, ~0u, &node));
-        c->sum[value->id] = node->out[0];
+        TRY(pass_add(c->graph, &op_put_rows, &attrs, value->name, in, 2, &c->sum[value->id]));
     }
     return OK;
 }
@@ -187,7 +180,6 @@ static Status rewrite(Chunks *c)
         if (is_marked(c, node, BEHIND) && !is_marked(c, node, IN_REGION)) behind[moved++] = node;
     graph->cursor = place;
     TRY(add_chunks(c, region, count));
-    pass_work_nowhere(graph);
     for (int i = 0; i < moved; i++) graph_move_before(graph, behind[i], place);
     for (int i = count - 1; i >= 0; i--) {
         for (int k = 0; k < region[i]->num_out; k++)

@@ -69,6 +69,20 @@ Status pass_run(PassContext *context, int index)
     return status == ERR_INTERNAL ? status_prefix(status, "after pass %s", passes[index].name) : status;
 }
 
+Status pass_add(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, Value **out)
+{
+    Node *node;
+    TRY(graph_add_node(graph, op, attrs, name, in, num_in, ~0u, &node));
+    *out = node->out[0];
+    return OK;
+}
+
+Status pass_reshape(Graph *graph, const char *name, Value *x, const TensorType *dims, Node **out)
+{
+    ReshapeAttrs attrs = {.ndim = dims->ndim, .d0 = dims->dim[0], .d1 = dims->dim[1], .d2 = dims->dim[2], .d3 = dims->dim[3]};
+    return graph_add_node(graph, &op_reshape, &attrs, name, &x, 1, ~0u, out);
+}
+
 Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan)
 {
     Plan *plan = arena_new(arena, Plan);

@@ -170,25 +170,20 @@ static Status add_again(Graph *graph, const Node *add, int64_t col, const char *
     LoraRowsAttrs rows;
     bool          is_rows = add->op == &op_lora_rows;
     Value        *in[NODE_MAX_IN];
-    Node         *node;
     memcpy(is_rows ? (void *)&rows : &attrs, add->attrs, add->op->attrs_size);
     *(is_rows ? &rows.col[0] : &attrs.col) += col;
     memcpy(in, add->in, sizeof *in * (size_t)add->num_in);
     in[0] = *y;
-    TRY(graph_add_node(graph, add->op, is_rows ? (void *)&rows : &attrs, name, in, add->num_in, ~0u, &node));
-    *y = node->out[0];
-    return OK;
+    return pass_add(graph, add->op, is_rows ? (void *)&rows : &attrs, name, in, add->num_in, y);
 }
 
 /* Emits at the cursor the packed GEMM and the LoRA adds onto its columns; the old nodes go once nothing reads them. */
 static Status pack_projections(Graph *graph, const Projection *p, int count, Value **out)
 {
-    Node  *node;
     Value *bias = p[0].linear->in[2] ? pack_inputs(graph, p, count, 2) : NULL;
     Value *in[] = {p[0].linear->in[0], pack_inputs(graph, p, count, 1), bias};
     pass_work_like(graph, p[0].linear);
-    TRY(graph_add_node(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.packed", p[0].linear->out[0]->name), in, 3, ~0u, &node));
-    *out = node->out[0];
+    TRY(pass_add(graph, &op_linear, NULL, arena_printf(graph->arena, "%s.packed", p[0].linear->out[0]->name), in, 3, out));
     int64_t col = 0;
     for (int i = 0; i < count; i++) {
         if (p[i].lora) TRY(add_again(graph, p[i].lora, col, arena_printf(graph->arena, "%s.packed", p[i].out->name), out));
@@ -266,7 +261,7 @@ static int qkv_projections(const Node *attention, Projection p[MAX_PACKED])
     return MAX_PACKED;
 }
 
-static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
+static Status fuse_qkv(Graph *graph, Node *attention)
 {
     HeadPath   h[MAX_PACKED];
     Projection p[MAX_PACKED];
@@ -274,21 +269,18 @@ static Status fuse_qkv(Graph *graph, Node *attention, bool *fired)
     if (!match_qkv(attention, h)) return OK;
     for (int i = 0; i < MAX_PACKED; i++) p[i] = h[i].projection;
     if (!can_pack(attention, p, MAX_PACKED, qkv_projections)) return OK;
-    graph->cursor = attention;
     TRY(pack_projections(graph, p, MAX_PACKED, &packed));
     if (h[0].rope) TRY(turn_heads(graph, attention, &h[0], &h[1], &packed));
-    graph->cursor = NULL;
     for (int i = 0; i < MAX_PACKED; i++) value_take_hint(packed, attention->in[i]);
     node_set_input(attention, 0, packed);
     node_set_input(attention, 1, NULL);
     node_set_input(attention, 2, NULL);
-    *fired = true;
     return OK;
 }
 
 /* ---- heads made ready where a cache is attended ---- */
 
-static Status fuse_turn(Graph *graph, Node *cached, bool *fired)
+static Status fuse_turn(Graph *graph, Node *cached)
 {
     Node *turn = cached->op == &op_attention_cached ? producer_is(cached->in[0], &op_qkv_norm_rope) : NULL, *node;
     if (!turn || !read_once(turn->out[0]) || (turn->out[1] && turn->out[1]->num_uses) || turn->out[0]->type.dim[1] != 1) return OK;
@@ -297,14 +289,11 @@ static Status fuse_turn(Graph *graph, Node *cached, bool *fired)
     TurnedAttrs     attrs = {*(const AttentionAttrs *)cached->attrs, qkv->eps, qkv->offset};
     Value          *in[TURNED_IN] = {turn->in[0], cached->in[3], cached->in[4], cached->in[5], cached->in[6],
                                      turn->in[1], turn->in[2],   turn->in[3],   turn->in[4]};
-    pass_work_at(graph, cached);
     TRY(graph_add_node(graph, &op_attention_turned, &attrs, cached->out[0]->name, in, TURNED_IN, ~0u, &node));
-    graph->cursor = NULL;
     for (int k = 0; k < cached->num_out; k++)
         if (cached->out[k]) graph_replace_uses(graph, cached->out[k], node->out[k], node);
     graph_remove_node(graph, cached);
     graph_remove_node(graph, turn);
-    *fired = true;
     return OK;
 }
 
@@ -316,17 +305,14 @@ static int gate_up_projections(const Node *swiglu, Projection p[MAX_PACKED])
     return is_one && match_projection(swiglu->in[0], &p[0]) && match_projection(swiglu->in[1], &p[1]) ? 2 : 0;
 }
 
-static Status fuse_gate_up(Graph *graph, Node *swiglu, bool *fired)
+static Status fuse_gate_up(Graph *graph, Node *swiglu)
 {
     Projection p[MAX_PACKED];
     Value     *packed;
     if (!gate_up_projections(swiglu, p) || !can_pack(swiglu, p, 2, gate_up_projections)) return OK;
-    graph->cursor = swiglu;
     TRY(pack_projections(graph, p, 2, &packed));
-    graph->cursor = NULL;
     node_set_input(swiglu, 0, packed);
     node_set_input(swiglu, 1, NULL);
-    *fired = true;
     return OK;
 }
 
@@ -430,7 +416,7 @@ static LoraRowsAttrs lora_rows_attrs(const Adapters *a)
     return attrs;
 }
 
-static Status fuse_lora(Graph *graph, Node *last, bool *fired)
+static Status fuse_lora(Graph *graph, Node *last)
 {
     Adapters a = {0};
     bool     is_rows = last->op == &op_lora_rows;
@@ -442,20 +428,17 @@ static Status fuse_lora(Graph *graph, Node *last, bool *fired)
     LoraRowsAttrs rows = is_rows ? lora_rows_attrs(&a) : (LoraRowsAttrs){0};
     Value        *in[4] = {a.add[0]->in[0], [3] = is_rows ? last->in[3] : NULL};
     Node         *node;
-    pass_work_at(graph, last);
     TRY(stack_down(graph, &a, &in[1], &in[2]));
     TRY(graph_add_node(graph, is_rows ? &op_lora_rows : &op_lora_add, is_rows ? (void *)&rows : &attrs,
                        arena_printf(graph->arena, "%s.adapted", in[0]->name), in, is_rows ? 4 : 3, ~0u, &node));
-    graph->cursor = NULL;
     graph_replace_uses(graph, last->out[0], node->out[0], last);
     graph_remove_node(graph, last);
-    *fired = true;
     return OK;
 }
 
 /* ---- residual and norm ---- */
 
-static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
+static Status fuse_residual_norm(Graph *graph, Node *norm)
 {
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
     if (!add || norm->in[1]->type.ndim != 1 || !type_same_dims(&add->in[0]->type, &add->in[1]->type)) return OK;
@@ -471,21 +454,18 @@ static Status fuse_residual_norm(Graph *graph, Node *norm, bool *fired)
     graph->cursor = add;
     graph->layer = add->layer;
     graph->part = PART_NORM;
-    graph->source = norm->source;
     TRY(graph_add_node(graph, &op_add_rms_norm, norm->attrs, add->out[0]->name, in, 3, ~0u, &node));
-    graph->cursor = NULL;
     graph_replace_uses(graph, add->out[0], node->out[0], node);
     graph_replace_uses(graph, norm->out[0], node->out[1], node);
     if (norm->out[1]) graph_replace_uses(graph, norm->out[1], node->out[2], node);
     graph_remove_node(graph, add);
     graph_remove_node(graph, norm);
-    *fired = true;
     return OK;
 }
 
 /* ---- head and loss ---- */
 
-static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
+static Status fuse_lm_head(Graph *graph, Node *loss)
 {
     Node *cap = loss->op == &op_cross_entropy ? producer_is(loss->in[0], &op_softcap) : NULL;
     if (cap && !read_once(cap->out[0])) return OK;
@@ -494,22 +474,20 @@ static Status fuse_lm_head(Graph *graph, Node *loss, bool *fired)
     Value      *in[] = {head->in[0], head->in[1], loss->in[1]};
     LmHeadAttrs attrs = {.softcap = cap ? ((const SoftcapAttrs *)cap->attrs)->cap : 0, .hits = loss->out[2] != NULL};
     Node       *node;
-    graph->cursor = loss;
     graph->layer = -1;
     graph->part = PART_NONE;
     graph->source = head->source;
     TRY(graph_add_node(graph, &op_lm_head_loss, &attrs, loss->out[0]->name, in, 3, ~0u, &node));
-    graph->cursor = NULL;
     graph_replace_uses(graph, loss->out[0], node->out[0], node);
     if (loss->out[2]) graph_replace_uses(graph, loss->out[2], node->out[1], node);
     graph_remove_node(graph, loss);
     if (cap) graph_remove_node(graph, cap);
     graph_remove_node(graph, head);
-    *fired = true;
     return OK;
 }
 
-typedef Status (*FuseFn)(Graph *graph, Node *anchor, bool *fired);
+/* Nodes are added before the anchor, of its layer, part and line. */
+typedef Status (*FuseFn)(Graph *graph, Node *anchor);
 
 /* FUSE_CHAIN is a pass of its own, behind autodiff. */
 static const FuseFn rewrites[FUSION_COUNT] = {
@@ -528,9 +506,10 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
         if (no_fuse >> k & 1 || !rewrites[k]) continue;
         for (Node *node = graph->first, *next; node; node = next) {
             next = node->next; /* a rewrite removes only its anchor and nodes before it */
-            bool fired = false;
-            TRY(rewrites[k](graph, node, &fired));
-            counts[k] += fired;
+            int before = graph->next_node_id;
+            pass_work_at(graph, node);
+            TRY(rewrites[k](graph, node));
+            counts[k] += graph->next_node_id != before;
         }
         pass_work_nowhere(graph);
         remove_dead_nodes(graph);

@@ -38,14 +38,11 @@ static Value *add_part(Graph *graph, ValueKind kind, const char *name, int piece
 static Status add_product(Graph *graph, const HeadOptions *head, Value *hidden, int piece, int64_t share, Value **out)
 {
     Value *in[HEAD_BIAS + 1] = {hidden};
-    Node  *node;
     in[HEAD_W] = add_part(graph, VALUE_PARAM, HEAD_WEIGHT, piece, type_make(head->dtype, 2, share, head->dim));
     if (head->dtype == DT_I8) in[HEAD_SCALE] = add_part(graph, VALUE_PARAM, HEAD_WEIGHT_SCALE, piece, type_make(DT_F32, 1, share));
     if (head->has_bias) in[HEAD_BIAS] = add_part(graph, VALUE_PARAM, HEAD_WEIGHT_BIAS, piece, type_make(DT_F32, 1, share));
     const HeadRowsAttrs attrs = {.round = WHOLE_COLUMNS};
-    TRY(graph_add_node(graph, &op_head_rows, &attrs, "logits", in, HEAD_BIAS + 1, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return pass_add(graph, &op_head_rows, &attrs, "logits", in, HEAD_BIAS + 1, out);
 }
 
 /* All logits of each row. The ranks' columns of one piece cross while the next piece is multiplied. */
@@ -72,14 +69,10 @@ static Status add_logits(Graph *graph, const HeadOptions *head, const ProgramSpe
 /* An id of each row; nothing else of the choice is wanted. */
 static Status add_choice(Graph *graph, const HeadOptions *head, int64_t rows, Value *logits, Value **out)
 {
-    Value      *in[SAMPLE_NUM_IN] = {0};
+    Value      *in[NODE_MAX_IN];
     Node       *node;
     SampleAttrs attrs = {.vocab = head->vocab};
-    in[SAMPLE_IN_LOGITS] = logits;
-    in[SAMPLE_IN_CONTROLS] = graph_add_feed(graph, FEED_CONTROLS, rows, SAMPLE_CONTROLS);
-    in[SAMPLE_IN_KEYS] = graph_add_feed(graph, FEED_KEYS, rows, SAMPLE_KEYS);
-    in[SAMPLE_IN_SLOTS] = graph_add_feed(graph, FEED_SLOTS, rows, 1);
-    in[SAMPLE_IN_NEXT] = add_value(graph, VALUE_STATE, DECODE_NEXT, type_make(DT_I32, 1, head->rows));
+    sampling_inputs(graph, logits, rows, head->rows, in);
     TRY(graph_add_node(graph, &op_sample, &attrs, "chosen", in, SAMPLE_NUM_IN, 1u << SAMPLE_OUT_IDS | 1u << SAMPLE_OUT_NEXT, &node));
     *out = node->out[SAMPLE_OUT_IDS];
     return OK;

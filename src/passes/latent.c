@@ -111,25 +111,16 @@ static const char *reason_against(const PassContext *context, const Latent *late
     return NULL;
 }
 
-/* Its first output. */
-static Status add(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, Value **out)
-{
-    Node *node;
-    TRY(graph_add_node(graph, op, attrs, name, in, num_in, ~0u, &node));
-    *out = node->out[0];
-    return OK;
-}
-
 static Status add_product(Graph *graph, const char *name, Value *x, const HeadRows *part, bool turned, Value **out)
 {
     GroupLinearAttrs attrs = {.begin = part->begin, .size = part->size, .turned = turned};
-    return add(graph, &op_group_linear, &attrs, name, (Value *[]){x, part->weight}, 2, out);
+    return pass_add(graph, &op_group_linear, &attrs, name, (Value *[]){x, part->weight}, 2, out);
 }
 
 static Status join(Graph *graph, const char *name, Value *a, Value *b, Value **out)
 {
     ConcatAttrs attrs = {.dim = -1};
-    return add(graph, &op_concat, &attrs, name, (Value *[]){a, b}, 2, out);
+    return pass_add(graph, &op_concat, &attrs, name, (Value *[]){a, b}, 2, out);
 }
 
 /* The latent as one head: (B,T,1,K). */
@@ -137,7 +128,7 @@ static Status as_head(Graph *graph, const char *name, Value *latent, Value **out
 {
     const int64_t *dim = latent->type.dim;
     ReshapeAttrs   attrs = {.ndim = 4, .d0 = dim[0], .d1 = dim[1], .d2 = 1, .d3 = dim[2]};
-    return add(graph, &op_reshape, &attrs, name, &latent, 1, out);
+    return pass_add(graph, &op_reshape, &attrs, name, &latent, 1, out);
 }
 
 static Status rewrite(Graph *graph, Node *node, const Latent *latent, const CacheShape *shape)
@@ -154,9 +145,8 @@ static Status rewrite(Graph *graph, Node *node, const Latent *latent, const Cach
     TensorType  type = type_make(shape->fp8 ? DT_E4M3 : k->type.dtype, 4, shape->pages, shape->page_len, (int64_t)1, attrs.head_dim);
     Value      *cache = graph_add_value(graph, VALUE_CACHE, arena_printf(graph->arena, "cache.latent.%d", node->layer), &type);
     Value      *in[LATENT_IN] = {q, k, cache, shape->starts, shape->row_pages};
-    TRY(add(graph, &op_attention_latent, &attrs, arena_printf(graph->arena, "%s.latents", name), in, LATENT_IN, &out));
+    TRY(pass_add(graph, &op_attention_latent, &attrs, arena_printf(graph->arena, "%s.latents", name), in, LATENT_IN, &out));
     TRY(add_product(graph, name, out, &latent->v, false, &out));
-    pass_work_nowhere(graph);
     graph_replace_uses(graph, node->out[0], out, node);
     graph_remove_node(graph, node);
     return OK;

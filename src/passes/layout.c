@@ -336,9 +336,8 @@ static Status add_flat(Plan *plan, const char *name, DType dtype, int64_t numel,
 
 static int64_t first_read(const Value *value)
 {
-    int64_t first = INT64_MAX;
-    for (const Use *use = value->first_use; use; use = use->next)
-        if (use->node && use->node->order < first) first = use->node->order;
+    const Node *reader = value_first_reader(value);
+    int64_t     first = reader ? reader->order : INT64_MAX;
     for (const Value *member = value->first_member; member; member = member->next_member) {
         int64_t its = first_read(member);
         if (its < first) first = its;

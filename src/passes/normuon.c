@@ -5,6 +5,7 @@
 
 #include "ops/attrs.h"
 #include "ops/ops.h"
+#include "passes/pass.h"
 
 enum { NORMUON_TURNS = 5 };
 
@@ -31,14 +32,6 @@ NormuonOptions normuon_defaults(void)
         .compute_dtype = DT_BF16, .steps = NORMUON_POLAR_EXPRESS, .momentum = 0.95, .beta2 = 0.95, .eps = 1e-10, .nesterov = true};
 }
 
-static Status add(Graph *graph, const OpDef *op, const void *attrs, Value *const *in, int num_in, Value **out)
-{
-    Node *node;
-    TRY(graph_add_node(graph, op, attrs, "normuon", in, num_in, ~0u, &node));
-    *out = node->out[0];
-    return OK;
-}
-
 /* *x after one step. */
 static Status turn(Graph *graph, const Coefficients *k, Value **x)
 {
@@ -48,14 +41,14 @@ static Status turn(Graph *graph, const Coefficients *k, Value **x)
     AddIdentityAttrs  line = {.a = k->a, .b = k->b};
     Value            *a, *p, *twice[] = {*x, *x, NULL};
     if (is_tall)
-        TRY(add(graph, &op_linear_dw, &gram, twice, 3, &a));
+        TRY(pass_add(graph, &op_linear_dw, &gram, "normuon", twice, 3, &a));
     else
-        TRY(add(graph, &op_linear, NULL, twice, 2, &a));
-    TRY(add(graph, &op_add_identity, &line, &a, 1, &p));
+        TRY(pass_add(graph, &op_linear, NULL, "normuon", twice, 2, &a));
+    TRY(pass_add(graph, &op_add_identity, &line, "normuon", &a, 1, &p));
     Value *product[] = {a, a, p};
-    TRY(add(graph, &op_linear_dx, &square, product, 3, &p));
+    TRY(pass_add(graph, &op_linear_dx, &square, "normuon", product, 3, &p));
     Value *result[] = {is_tall ? *x : p, is_tall ? p : *x, NULL};
-    return add(graph, &op_linear_dx, &plain, result, 3, x);
+    return pass_add(graph, &op_linear_dx, &plain, "normuon", result, 3, x);
 }
 
 Status normuon_emit(Graph *graph, const NormuonOptions *options, const NormuonShared *shared, NormuonMatrix *matrix)

@@ -1,9 +1,9 @@
-/* offload: what waits in pinned memory of the host. Weights of the base model are kept there, activations at the borders of blocks go there
- * until the backward pass reads them, and gradients until something is added to them or the optimizer reads them. A copy brings each to the
- * device for the forward or the backward pass of its layer; it may start as soon as the layer before begins. Two layers' copies are there
- * at a time, and the link works beside the kernels.
+/* offload: values wait in pinned memory of the host. Weights of the base model are kept there. Activations at the borders of blocks go
+ * there until the backward pass reads them, and gradients until something is added to them or the optimizer reads them. A copy brings each
+ * value to the device for the forward or the backward pass of its layer; it may start as soon as the layer before begins. Copies of two
+ * layers are on the device at a time, and the link works beside the kernels.
  *
- * What the optimizer keeps there it updates by itself (updates.c). */
+ * The optimizer's own values are updated there by its program (updates.c). */
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
@@ -32,19 +32,11 @@ static void set_place(Graph *graph, const Node *like, Node *before)
     graph->source = NULL;
 }
 
-/* Whether the node reads more than inputs and constants: else pass schedule may move it. */
-static bool stays(const Node *node)
-{
-    for (int i = 0; i < node->num_in; i++)
-        if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return true;
-    return false;
-}
-
 /* The last launch of the compute stream before a node; NULL: none. */
 static Node *launch_before(const Node *node)
 {
     Node *before = node->prev;
-    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE || !stays(before))) before = before->prev;
+    while (before && (before->op->flags & OP_VIEW || before->stream != STREAM_COMPUTE || pass_reads_given(before))) before = before->prev;
     return before;
 }
 
@@ -99,7 +91,7 @@ static Status send_borders(Graph *graph)
 
 /* ---- gradients ---- */
 
-/* What is added to comes to the device while the layer before is at work. */
+/* A gradient that is added to comes to the device while the layer before is at work. */
 static Status bring_gradient(Graph *graph, const Leaver *gradient, const LeaverLayers *layers)
 {
     Node *node = gradient->first, *stand = layers->begin_before ? layers->begin_before : node, *copy, *after = launch_before(stand);
@@ -137,7 +129,7 @@ static Status send_gradients(Graph *graph)
 
 /* ---- copies to the device ---- */
 
-/* What is read first one after the other, of one layer for one pass; of no layer for both passes. */
+/* Values that are first read one after the other: of one layer for one pass, or of no layer for both passes. */
 typedef struct Group {
     Node   *first; /* its first reader */
     int     layer; /* -1: none */
@@ -300,7 +292,5 @@ Status pass_offload(PassContext *context, Graph **graph_ref)
         TRY(send_gradients(graph));
     }
     if (offload >> OFFLOAD_RESIDUAL & 1) TRY(send_borders(graph));
-    TRY(fetch_all(graph));
-    pass_work_nowhere(graph);
-    return OK;
+    return fetch_all(graph);
 }

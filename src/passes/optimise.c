@@ -12,14 +12,9 @@
 static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value **out)
 {
     for (int i = 0; i < plan->num_buckets; i++) {
-        Node  *node;
-        Value *in[] = {grads[i]};
-        TRY(graph_add_node(graph, &op_sum_squares, NULL, "norm2", in, 1, ~0u, &node));
-        if (i > 0) {
-            Value *sum_in[] = {*out, node->out[0]};
-            TRY(graph_add_node(graph, &op_add, NULL, "norm2", sum_in, 2, ~0u, &node));
-        }
-        *out = node->out[0];
+        Value *in[] = {*out, NULL};
+        TRY(pass_add(graph, &op_sum_squares, NULL, "norm2", &grads[i], 1, i ? &in[1] : out));
+        if (i) TRY(pass_add(graph, &op_add, NULL, "norm2", in, 2, out));
     }
     return OK;
 }
@@ -27,13 +22,13 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
 /* Loss, norm and scalars are of all ranks from here on: each adds up what all had, in the order of ranks. */
 static Status add_ranks(Update *update)
 {
-    Graph       *graph = update->graph;
-    const Plan  *plan = update->plan;
-    int64_t      ranks = plan->world, count = 2 + plan->num_scalars;
-    const char  *names[2 + MOST_SCALARS] = {"loss", "norm2"};
-    Value      **own[2 + MOST_SCALARS] = {&update->loss, &update->norm2}, *mine, *sums, *to;
-    ReshapeAttrs dims = {.ndim = 2, .d0 = ranks, .d1 = count};
-    Node        *node;
+    Graph      *graph = update->graph;
+    const Plan *plan = update->plan;
+    int64_t     ranks = plan->world, count = 2 + plan->num_scalars;
+    const char *names[2 + MOST_SCALARS] = {"loss", "norm2"};
+    Value     **own[2 + MOST_SCALARS] = {&update->loss, &update->norm2}, *mine, *sums, *to;
+    TensorType  dims = type_make(DT_F32, 2, ranks, count);
+    Node       *node;
     for (int i = 0; i < plan->num_scalars; i++) {
         names[2 + i] = plan->scalars[i].name;
         own[2 + i] = &update->scalars[i];
@@ -49,7 +44,7 @@ static Status add_ranks(Update *update)
         *own[i] = flat_part(graph, sums, arena_printf(graph->arena, "sums.%s", names[i]), i, 1);
     }
     TRY(add_collective(graph, &op_gather, ranks, "ranks", mine, NULL, &node));
-    TRY(graph_add_node(graph, &op_reshape, &dims, "ranks", &node->out[0], 1, ~0u, &node));
+    TRY(pass_reshape(graph, "ranks", node->out[0], &dims, &node));
     TRY(graph_add_node(graph, &op_col_sum, NULL, "sums", &node->out[0], 1, ~0u, &node));
     value_place_in(node->out[0], to, 0);
     return OK;

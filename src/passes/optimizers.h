@@ -15,7 +15,7 @@ typedef struct Update {
     int           num_segments;
     Param *const *params; /* of the segments */
     Graph        *graph;
-    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat; of a whole parameter in its dims */
+    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* 1-D; of the parameter's dims if rule.whole */
     Value        *norm2, *loss, *hyper, *step;                /* of all buckets */
     Value        *scalars[MOST_SCALARS];                      /* the plan's */
 } Update;

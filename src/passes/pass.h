@@ -39,7 +39,8 @@ NODISCARD Status pass_run(PassContext *context, int index);
 /* An empty plan for this device. */
 NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* Where a pass works. What it adds from here on is of the layer, the part and the line that `node` is of. */
+/* Where a pass works: what it adds from here on is of the layer, the part and the line that `node` is of. Each pass begins with new nodes
+ * at the end, of no layer, part and line. */
 static inline void pass_work_like(Graph *graph, const Node *node)
 {
     graph->layer = node->layer;
@@ -54,7 +55,7 @@ static inline void pass_work_at(Graph *graph, Node *node)
     pass_work_like(graph, node);
 }
 
-/* What is added from here on stands at the end, and is of no layer, part and line. */
+/* As each pass begins. */
 static inline void pass_work_nowhere(Graph *graph)
 {
     graph->cursor = NULL;
@@ -62,6 +63,13 @@ static inline void pass_work_nowhere(Graph *graph)
     graph->part = PART_NONE;
     graph->source = NULL;
 }
+
+/* Adds a node as graph_add_node does; *out is its first output. */
+NODISCARD Status pass_add(Graph *graph, const OpDef *op, const void *attrs, const char *name, Value *const *in, int num_in, Value **out);
+/* Adds a view of x in the dims of a type. */
+NODISCARD Status pass_reshape(Graph *graph, const char *name, Value *x, const TensorType *dims, Node **out);
+/* Whether all that a node reads is given, inputs and constants: pass schedule may move it, since no activation dies where it runs. */
+bool pass_reads_given(const Node *node);
 
 /* How often each fusion fired in the graph being compiled: for tests (counts[FUSION_COUNT]). */
 NODISCARD Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT]);
@@ -86,6 +94,8 @@ NODISCARD Status cache_latent(const PassContext *context, Graph *graph, Node *no
 /* Whether pass adapt changes the weight's product in this program. */
 bool adapt_wraps(const PassContext *context, const Param *param);
 
+/* What op sample reads wherever ids are chosen of logits (rows,V), for so many slots; others may be added to `in`. */
+void sampling_inputs(Graph *graph, Value *logits, int64_t rows, int64_t slots, Value *in[NODE_MAX_IN]);
 /* Pass cache for entries that choose tokens. */
 NODISCARD Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape);
 

@@ -16,14 +16,13 @@ static bool is_record(const Node *node, int k)
 /* Puts one more of `node` at the cursor, reading `in`. It records nothing: that was done once. */
 static Status add_clone(Graph *graph, const Node *node, Value **in, uint32_t flags, Node **out)
 {
-    uint32_t want = 0;
-    int      first = 0;
-    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] && !is_record(node, k)) << k;
+    uint32_t want = node_wanted(node);
+    for (int k = 0; k < node->num_out; k++)
+        if (is_record(node, k)) want &= ~(1u << k);
     for (int i = 0; i < node->op->num_alias; i++)
         if (is_record(node, node->op->alias[i].out)) in[node->op->alias[i].in] = NULL;
-    while (first < node->num_out && !node->out[first]) first++;
     pass_work_like(graph, node);
-    TRY(graph_add_node(graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, out));
+    TRY(graph_add_node(graph, node->op, node->attrs, node_first_out(node)->name, in, node->num_in, want, out));
     (*out)->flags |= NODE_CLONE | flags | (node->flags & NODE_AT_USE);
     (*out)->stream = node->stream;
     for (int k = 0; k < node->num_out; k++)
@@ -252,7 +251,6 @@ Status pass_recompute(PassContext *context, Graph **graph_ref)
     if (drops) TRY(drop_parts(graph, parts));
     bool at_use = mark_views(graph);
     if (at_use) TRY(materialise_all(graph));
-    pass_work_nowhere(graph);
     if (drops || at_use) remove_dead_nodes(graph);
     if (drops) drop_unread_codes(graph);
     return OK;

@@ -32,21 +32,7 @@ static Status mark_prompt(Graph *graph, const CacheShape *shape, int64_t rows, V
                    slots,
                    *seen,
                    graph_add_feed(graph, FEED_TEXT_STARTS, rows, 1)};
-    Node  *node;
-    TRY(graph_add_node(graph, &op_mark_seen, NULL, "seen", in, 6, ~0u, &node));
-    *seen = node->out[0];
-    return OK;
-}
-
-/* Rows of logits (B,V), in fp32: as the head's product sums them. */
-static Status rows_of_logits(Graph *graph, Value **out)
-{
-    Value       *logits = graph_output(graph, "logits");
-    ReshapeAttrs attrs = {.ndim = 2, .d0 = type_rows(&logits->type), .d1 = type_cols(&logits->type)};
-    Node        *node;
-    TRY(graph_add_node(graph, &op_reshape, &attrs, "logit_rows", &logits, 1, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return pass_add(graph, &op_mark_seen, NULL, "seen", in, 6, seen);
 }
 
 /* What was chosen, into a ring in the host's memory. */
@@ -64,20 +50,29 @@ static Status tell_host(Graph *graph, int64_t slots, const Node *chosen)
     return graph_add_node(graph, &op_tell_rows, NULL, "told", in, 6, ~0u, NULL);
 }
 
-Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape)
+void sampling_inputs(Graph *graph, Value *logits, int64_t rows, int64_t slots, Value *in[NODE_MAX_IN])
 {
-    const SamplingOptions *options = &context->options->sampling;
-    int64_t                rows = context->program->spec.batch, slots = compile_cache_rows(context->options), best = options->best;
-    Value                 *in[NODE_MAX_IN] = {0};
-    Node                  *node;
-    graph->layer = -1;
-    graph->part = PART_NONE;
-    TRY(rows_of_logits(graph, &in[SAMPLE_IN_LOGITS]));
-    TensorType next = type_make(DT_I32, 1, slots), seen = type_make(DT_I32, 2, slots, type_cols(&in[SAMPLE_IN_LOGITS]->type));
+    TensorType next = type_make(DT_I32, 1, slots);
+    memset(in, 0, sizeof *in * NODE_MAX_IN);
+    in[SAMPLE_IN_LOGITS] = logits;
     in[SAMPLE_IN_CONTROLS] = graph_add_feed(graph, FEED_CONTROLS, rows, SAMPLE_CONTROLS);
     in[SAMPLE_IN_KEYS] = graph_add_feed(graph, FEED_KEYS, rows, SAMPLE_KEYS);
     in[SAMPLE_IN_SLOTS] = graph_add_feed(graph, FEED_SLOTS, rows, 1);
     in[SAMPLE_IN_NEXT] = state_of(graph, DECODE_NEXT, &next);
+}
+
+Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape)
+{
+    const SamplingOptions *options = &context->options->sampling;
+    int64_t                rows = context->program->spec.batch, slots = compile_cache_rows(context->options), best = options->best;
+    Value                 *logits = graph_output(graph, "logits"), *in[NODE_MAX_IN];
+    TensorType             dims = type_make(DT_F32, 2, type_rows(&logits->type), type_cols(&logits->type));
+    TensorType             seen = type_make(DT_I32, 2, slots, dims.dim[1]);
+    Node                  *node;
+    graph->layer = -1;
+    graph->part = PART_NONE;
+    TRY(pass_reshape(graph, "logit_rows", logits, &dims, &node)); /* in fp32, as the head's product sums them */
+    sampling_inputs(graph, node->out[0], rows, slots, in);
     if (options->penalties) in[SAMPLE_IN_SEEN] = state_of(graph, DECODE_SEEN, &seen);
     if (options->biases) in[SAMPLE_IN_BIAS_IDS] = graph_add_feed(graph, FEED_BIAS_IDS, rows, options->biases);
     if (options->biases) in[SAMPLE_IN_BIAS] = graph_add_feed(graph, FEED_BIASES, rows, options->biases);

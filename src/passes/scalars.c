@@ -1,6 +1,7 @@
 #include "passes/scalars.h"
 
 #include "ops/ops.h"
+#include "passes/pass.h"
 
 #include <math.h>
 #include <string.h>
@@ -9,10 +10,7 @@
 static Status add_mean(Graph *graph, const char *name, Value *values, Value **out)
 {
     Value *in[] = {values, graph_find(graph, "hyper")};
-    Node  *node;
-    TRY(graph_add_node(graph, &op_loss_sum, NULL, name, in, 2, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return pass_add(graph, &op_loss_sum, NULL, name, in, 2, out);
 }
 
 /* The share of the step's trained tokens whose label was the likeliest; only where token losses are of a cross_entropy. */
@@ -34,11 +32,11 @@ static Status make_spread(Graph *graph, const char *name, Value **out)
 {
     Value      *losses = graph_output(graph, "losses"), *loss = graph_output(graph, "loss");
     const Node *sum = loss ? loss->producer : NULL;
-    Node       *square;
+    Value      *square;
     if (!losses || !sum || sum->op != &op_loss_sum || sum->in[0] != losses || sum->in[2]) return OK;
     Value *in[] = {losses, losses};
-    TRY(graph_add_node(graph, &op_mul, NULL, "losses.square", in, 2, ~0u, &square));
-    return add_mean(graph, name, square->out[0], out);
+    TRY(pass_add(graph, &op_mul, NULL, "losses.square", in, 2, &square));
+    return add_mean(graph, name, square, out);
 }
 
 static double finish_spread(double mean_square, double loss)
@@ -92,11 +90,7 @@ static Status own_output(Graph *graph, const char *name, Value **out)
 {
     for (int i = 0; i < graph->num_outputs && !*out; i++)
         if (is_scalar(&graph->outputs[i]) && strcmp(graph->outputs[i].name, name) == 0) *out = graph->outputs[i].value;
-    if (!*out || (*out)->num_uses == 1) return OK;
-    Node *node;
-    TRY(graph_add_node(graph, &op_copy, NULL, name, out, 1, ~0u, &node));
-    *out = node->out[0];
-    return OK;
+    return *out && (*out)->num_uses != 1 ? pass_add(graph, &op_copy, NULL, name, out, 1, out) : OK;
 }
 
 static Status add_scalar(const PassContext *context, Graph *graph, const char *name, bool must, Value **out)

@@ -39,18 +39,23 @@ static void mark_once(Graph *graph)
 static Node *first_reader(const Node *node)
 {
     Node *first = NULL;
-    for (int k = 0; k < node->num_out; k++)
-        for (Use *use = node->out[k] ? node->out[k]->first_use : NULL; use; use = use->next)
-            if (use->node && (!first || node_precedes(use->node, first))) first = use->node;
+    for (int k = 0; k < node->num_out; k++) {
+        Node *reader = node->out[k] ? value_first_reader(node->out[k]) : NULL;
+        if (reader && (!first || node_precedes(reader, first))) first = reader;
+    }
     return first;
 }
 
-/* What reads inputs and constants alone: no activation dies by running it early. */
-static bool should_wait(const Node *node)
+bool pass_reads_given(const Node *node)
 {
-    if (node->flags & NODE_ONCE) return false;
     for (int i = 0; i < node->num_in; i++)
         if (node->in[i] && node->in[i]->kind != VALUE_INPUT && node->in[i]->kind != VALUE_CONST) return false;
+    return true;
+}
+
+static bool should_wait(const Node *node)
+{
+    if (node->flags & NODE_ONCE || !pass_reads_given(node)) return false;
     for (int k = 0; k < node->num_out; k++)
         if (node->out[k] && value_root(node->out[k], NULL)->kind != VALUE_ACTIVATION) return false;
     return true;

@@ -1,15 +1,16 @@
-/* shard: what ranks that train one model have for one another. Every rank runs the same programs over rows of its own; gradients are summed
- * over the ranks, and each updates the parameters that are its share (layout.c).
+/* shard: several ranks train one model. Every rank runs the same programs over rows of its own. Gradients are summed over the ranks, and
+ * each rank updates its share of the parameters (layout.c).
  *
- * A bucket's division says what crosses when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program of a
- * step, beside its forward pass; the chunk that is read first by the optimizer's, beside its updates (updates.c). Gradients that are whole
- * cross at the end of a step, beside the last part of the backward pass: links that carry something now and then never fall asleep, and
- * the power that they take is the arithmetic's (docs/multi_gpu.md). Where a rank keeps its share alone, a gradient is an activation, and is
- * added to the share in every micro-step. Weights of which a rank has its share alone are gathered at use (NODE_AT_USE); of trained ones
- * that products read in FP8, the codes that each rank made of its share at the beginning of the step.
+ * A bucket's division says what crosses, and when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program
+ * of a step, beside its forward pass. The chunk that is read first is gathered by the optimizer's program, beside its updates (updates.c).
+ * Gradients that are whole cross at the end of a step, beside the last part of the backward pass: links that carry something now and then
+ * never fall asleep, and the power that they take is the arithmetic's (docs/multi_gpu.md). Where a rank keeps its share alone, a gradient
+ * is an activation, which is added to the share in every micro-step. A weight of which a rank keeps its share alone is gathered at use
+ * (NODE_AT_USE). If it is trained and products read it in FP8, its codes are gathered, which each rank makes of its share at the beginning
+ * of the step.
  *
- * All this is on STREAM_COMM: what waits for it follows from the bytes that it writes. Collectives stand in the same order in the programs
- * of all ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
+ * All this is on STREAM_COMM. Waits for it follow from the bytes that it writes. Collectives stand in the same order in the programs of all
+ * ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
@@ -36,15 +37,12 @@ static Value *weights_of(const Shard *s, const Bucket *bucket)
     return flat_value(s->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
 }
 
-static Value *weight_share(const Shard *s, const Bucket *bucket, int c)
+/* This rank's share of chunk c of the weights, or (VALUE_GRAD) of the gradients. */
+static Value *share_of(const Shard *s, const Bucket *bucket, ValueKind kind, int c)
 {
-    Value *share = flat_value(s->graph, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel);
-    return chunk_of(s, share, &bucket->chunks[c], c, s->plan->world);
-}
-
-static Value *grad_share(const Shard *s, const Bucket *bucket, int c)
-{
-    Value *share = flat_value(s->graph, VALUE_GRAD, bucket->grad_share, bucket->grad, bucket->share_numel);
+    bool   grads = kind == VALUE_GRAD;
+    Value *share = flat_value(s->graph, kind, grads ? bucket->grad_share : bucket->weight_share, grads ? bucket->grad : bucket->weight,
+                              bucket->share_numel);
     return chunk_of(s, share, &bucket->chunks[c], c, s->plan->world);
 }
 
@@ -60,14 +58,13 @@ typedef struct Crossing {
 static Status add_reduce(const Shard *s, Value *x, const Crossing *to, Node *last, bool accumulate, Node **out)
 {
     RanksAttrs attrs = {.ranks = s->plan->world};
-    Value     *share = grad_share(s, to->bucket, to->chunk), *in[] = {x, accumulate ? share : NULL};
+    Value     *share = share_of(s, to->bucket, VALUE_GRAD, to->chunk), *in[] = {x, accumulate ? share : NULL};
     s->graph->cursor = last->next;
     TRY(graph_add_node(s->graph, &op_reduce_scatter, &attrs, share->name, in, 2, ~0u, out));
     (*out)->stream = STREAM_COMM;
     (*out)->flags |= NODE_BACKWARD;
     (*out)->layer = last->layer;
     if (!accumulate) value_place_in((*out)->out[0], share, 0);
-    s->graph->cursor = NULL;
     return OK;
 }
 
@@ -182,7 +179,7 @@ static Status gather_all(const Shard *s, bool is_there)
         Node         *node;
         if (&bucket->chunks[c] == first) continue;
         Value *to = chunk_of(s, weights_of(s, bucket), &bucket->chunks[c], c, 1);
-        TRY(add_collective(s->graph, &op_gather, s->plan->world, to->name, weight_share(s, bucket, c), to, &node));
+        TRY(add_collective(s->graph, &op_gather, s->plan->world, to->name, share_of(s, bucket, VALUE_PARAM, c), to, &node));
     }
     s->graph->cursor = NULL;
     return OK;
@@ -239,7 +236,7 @@ static Status reduce_gradient(const void *context, const Leaver *gradient, Value
     return add_reduce(s, made, gradient->own, gradient->last, s->spec->adds, out);
 }
 
-/* The gradients of which each rank keeps its share alone are activations, which cross (`crosses`) or are made for nobody. */
+/* Gradients of which each rank keeps its share alone become activations. They cross, or, without `crosses`, are made for nobody. */
 static Status divide_gradients(const Shard *s, bool crosses)
 {
     int     num_values = s->graph->num_values;
@@ -263,7 +260,7 @@ static Status divide_gradients(const Shard *s, bool crosses)
     return OK;
 }
 
-/* calibrate: what the first scales are made from is the largest of all ranks, and gradients that would cross are made for nobody. */
+/* calibrate: the first scales are made from the largest magnitudes of all ranks. Gradients that would cross are made for nobody. */
 static Status shard_calibrate(const Shard *s)
 {
     Value *now = graph_find(s->graph, PRECISION_NOW);
@@ -278,38 +275,21 @@ static Status shard_calibrate(const Shard *s)
 
 /* ---- weights of which each rank has a share ---- */
 
-static Node *first_reader(const Value *value)
-{
-    Node *first = NULL;
-    for (const Use *use = value->first_use; use; use = use->next)
-        if (!first || node_precedes(use->node, first)) first = use->node;
-    return first;
-}
-
-static Status add_at_use(const Shard *s, const OpDef *op, const void *attrs, Value **x)
-{
-    Node *node;
-    TRY(graph_add_node(s->graph, op, attrs, (*x)->name, x, 1, ~0u, &node));
-    node->flags |= NODE_AT_USE;
-    *x = node->out[0];
-    return OK;
-}
-
-/* Nodes that read `whole` read, at use, the same gathered from `share`, which is right before the first of them; turned: its transpose, of
- * codes. `type`: of the result, but for that. */
+/* Readers of `whole` read in its place what is gathered from `share` right before the first of them, in the dims of `type`. turned: `whole`
+ * is the transpose of codes of these dims. */
 static Status gather_at_use(const Shard *s, Value *whole, Value *share, const char *name, const TensorType *type, bool turned)
 {
-    ReshapeAttrs dims = {.ndim = type->ndim, .d0 = type->dim[0], .d1 = type->dim[1], .d2 = type->dim[2], .d3 = type->dim[3]};
-    Node        *reader = whole ? first_reader(whole) : NULL, *node;
+    Node *reader = whole ? value_first_reader(whole) : NULL, *node;
     if (!reader) return OK;
     s->graph->cursor = reader;
     s->graph->layer = share->layer;
     TRY(add_collective(s->graph, &op_gather, s->plan->world, name, share, NULL, &node));
     node->flags |= NODE_AT_USE;
-    Value *made = node->out[0];
-    TRY(add_at_use(s, &op_reshape, &dims, &made));
-    if (turned) TRY(add_at_use(s, &op_fp8_turn, NULL, &made));
-    graph_replace_uses(s->graph, whole, made, NULL);
+    TRY(pass_reshape(s->graph, node->out[0]->name, node->out[0], type, &node));
+    node->flags |= NODE_AT_USE;
+    if (turned) TRY(graph_add_node(s->graph, &op_fp8_turn, NULL, node->out[0]->name, &node->out[0], 1, ~0u, &node));
+    node->flags |= NODE_AT_USE;
+    graph_replace_uses(s->graph, whole, node->out[0], NULL);
     pass_work_nowhere(s->graph);
     return OK;
 }
@@ -330,7 +310,7 @@ static Value *divided_share(const Shard *s, const Value *whole)
 {
     const Bucket *bucket = bucket_of(s->plan, whole);
     if (!bucket || bucket->weights) return NULL;
-    Value *share = weight_share(s, bucket, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
+    Value *share = share_of(s, bucket, VALUE_PARAM, chunk_at(bucket, place_in_bucket(s->plan, bucket, whole)));
     share->layer = whole->layer;
     return share;
 }
@@ -378,10 +358,9 @@ typedef struct Quantising {
 
 static Status send_codes(const Shard *s, Quantising *q, Node *made, Value *home, Value **out)
 {
-    ReshapeAttrs flat = {.ndim = 1, .d0 = type_numel(&home->type)};
-    Node       **sent = &q->sent[q->count++ % 2], *node;
+    Node **sent = &q->sent[q->count++ % 2], *node;
     if (*sent) node_add_after(s->graph, made, *sent);
-    TRY(graph_add_node(s->graph, &op_reshape, &flat, home->name, &made->out[0], 1, ~0u, &node));
+    TRY(pass_reshape(s->graph, home->name, made->out[0], &home->type, &node));
     TRY(add_copy(s->graph, STREAM_COPY_OUT, home->name, node->out[0], home, sent));
     *out = (*sent)->out[0];
     return OK;
@@ -471,7 +450,5 @@ Status pass_shard(PassContext *context, Graph **graph)
     if (spec->entry->measures) TRY(shard_calibrate(&s));
     Quantising q = {.begin = (*graph)->first};
     for (int i = 0; i < context->plan->num_scaled; i++) TRY(divide_codes(&s, &q, &context->plan->scaled[i]));
-    TRY(gather_divided(&s));
-    pass_work_nowhere(*graph);
-    return OK;
+    return gather_divided(&s);
 }

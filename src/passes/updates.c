@@ -1,4 +1,4 @@
-/* The updates of all buckets. A rule updates a bucket at once, or a whole parameter at a time. What lies in the host's memory is updated a
+/* The updates of all buckets. A rule updates a bucket at once, or a whole parameter at a time. A bucket in the host's memory is updated a
  * piece at a time: a piece is copied to the device, updated there and copied back, while the next one is on its way. Each element is
  * updated as in a bucket without pieces.
  *
@@ -40,7 +40,10 @@ typedef struct Piece {
 
 typedef struct Updates {
     const Update *shared;
-    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat, of the bucket at hand */
+    const Bucket *bucket;                                     /* at hand */
+    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* of it, flat; or weights and gradients of a group of it */
+    int64_t       origin;                                     /* the bucket's element at which weights and gradients begin */
+    int           exchange;                                   /* index of the one that they are of; -1: they are the bucket's */
     Piece        *pieces;
     int           num_pieces, cap_pieces;
     Exchange     *exchanges;
@@ -68,13 +71,6 @@ static Value *part_of(const Piece *piece, Value *flat, int64_t at, const TensorT
 static TensorType elements_type(const Piece *piece)
 {
     return piece->update.bucket->rule->whole ? param_of(piece)->type : type_make(DT_F32, 1, piece->end - piece->begin);
-}
-
-/* Its elements of weights or gradients, of which element 0 is the bucket's element `origin`. */
-static Value *elements_of(const Piece *piece, Value *flat, int64_t origin)
-{
-    TensorType type = elements_type(piece);
-    return part_of(piece, flat, piece->begin - origin, &type);
 }
 
 static Value *state_of(const Piece *piece, int k, Value *flat)
@@ -107,7 +103,7 @@ static void cut_segments(Piece *piece)
 
 /* ---- to the device and back ---- */
 
-/* What a piece's update reads, and `writes` or doesn't. */
+/* Brings a value that a piece's update reads, and, if `writes`, changes. */
 static Status fetch(Piece *piece, Node *after, bool writes, Value **value)
 {
     const Update *u = &piece->update;
@@ -166,34 +162,29 @@ static Space space_of(const CompileOptions *options, const BucketState *state)
 }
 
 /* Whether copies of the bucket's values are updated. */
-static bool is_staged(const Updates *all, const Bucket *bucket)
+static bool is_staged(const Updates *all)
 {
     bool on_host = all->weights->space == SPACE_HOST || all->grads->space == SPACE_HOST;
-    for (int k = 0; k < bucket->num_states; k++) on_host = on_host || all->state[k]->space == SPACE_HOST;
+    for (int k = 0; k < all->bucket->num_states; k++) on_host = on_host || all->state[k]->space == SPACE_HOST;
     return on_host && !all->shared->options->use_zero_copy;
 }
 
-static const int64_t *segment_of(const Updates *all, const Bucket *bucket, int index)
+static const int64_t *segment_of(const Updates *all, int index)
 {
-    return all->shared->plan->segments[bucket->first + index];
+    return all->shared->plan->segments[all->bucket->first + index];
 }
 
-/* Ends a piece of a bucket that is staged: within a parameter, or before one, where a piece may begin. */
-static void end_piece(const Updates *all, const Bucket *bucket, Piece *piece)
+static void fill_piece(const Updates *all, Piece *piece)
 {
-    int64_t most = all->shared->options->piece_numel, limit = piece->begin + (most < MOMENT_BLOCK ? MOMENT_BLOCK : most);
-    for (int i = piece->first; i < bucket->count; i++) {
-        const int64_t *segment = segment_of(all, bucket, i);
-        int64_t        begin = segment[SEGMENT_OFFSET], end = begin + segment[SEGMENT_NUMEL];
-        bool           is_last = end > limit && begin % MOMENT_BLOCK == 0;
-        if (is_last && limit - begin < MOMENT_BLOCK) return;
-        piece->count++;
-        piece->end = is_last ? begin + (limit - begin) / MOMENT_BLOCK * MOMENT_BLOCK : end;
-        if (is_last) return;
-    }
+    Update    *u = &piece->update;
+    TensorType elements = elements_type(piece);
+    cut_segments(piece);
+    u->weights = part_of(piece, all->weights, piece->begin - all->origin, &elements);
+    u->grads = part_of(piece, all->grads, piece->begin - all->origin, &elements);
+    for (int k = 0; k < u->bucket->num_states; k++) u->state[k] = state_of(piece, k, all->state[k]);
 }
 
-static Piece *add_piece(Updates *all, const Bucket *bucket, int first, int64_t begin)
+static void add_piece(Updates *all, int first, int count, int64_t begin, int64_t end)
 {
     if (all->num_pieces == all->cap_pieces) {
         int    bigger = 2 * all->cap_pieces + 16;
@@ -203,93 +194,100 @@ static Piece *add_piece(Updates *all, const Bucket *bucket, int first, int64_t b
         all->cap_pieces = bigger;
     }
     Piece *piece = &all->pieces[all->num_pieces++];
-    *piece = (Piece){.update = *all->shared, .first = first, .begin = begin, .exchange = -1};
-    piece->update.bucket = bucket;
-    return piece;
-}
-
-static void fill_piece(const Updates *all, Piece *piece)
-{
-    Update         *u = &piece->update;
-    const Exchange *exchange = piece->exchange < 0 ? NULL : &all->exchanges[piece->exchange];
-    cut_segments(piece);
-    u->weights = elements_of(piece, exchange ? exchange->whole[0] : all->weights, exchange ? exchange->at : 0);
-    u->grads = elements_of(piece, exchange ? exchange->whole[1] : all->grads, exchange ? exchange->at : 0);
-    for (int k = 0; k < u->bucket->num_states; k++) u->state[k] = state_of(piece, k, all->state[k]);
+    *piece = (Piece){.update = *all->shared, .first = first, .count = count, .begin = begin, .end = end, .exchange = all->exchange};
+    piece->update.bucket = all->bucket;
+    if (count) fill_piece(all, piece);
 }
 
 /* Parameter `index`, if this rank updates it. */
-static void add_whole_parameter(Updates *all, const Bucket *bucket, int index, int exchange)
+static void add_whole_parameter(Updates *all, int index)
 {
-    const int64_t *segment = segment_of(all, bucket, index);
-    if (!segment[SEGMENT_NUMEL]) return;
-    Piece *piece = add_piece(all, bucket, index, segment[SEGMENT_OFFSET]);
-    piece->count = 1;
-    piece->end = piece->begin + segment[SEGMENT_NUMEL];
-    piece->exchange = exchange;
-    fill_piece(all, piece);
+    const int64_t *segment = segment_of(all, index);
+    int64_t        begin = segment[SEGMENT_OFFSET], numel = segment[SEGMENT_NUMEL];
+    if (numel) add_piece(all, index, 1, begin, begin + numel);
 }
 
 /* A rank that has nothing to update of a group takes part with a piece of no parameters. */
-static void add_groups(Updates *all, const Bucket *bucket)
+static void add_groups(Updates *all)
 {
-    int world = all->shared->plan->world, i = 0;
-    for (int g = 0; g < bucket->num_groups; g++) {
-        const Chunk *group = &bucket->groups[g];
+    Value *const flat[] = {all->weights, all->grads};
+    int          world = all->shared->plan->world, i = 0;
+    for (int g = 0; g < all->bucket->num_groups; g++) {
+        const Chunk *group = &all->bucket->groups[g];
         int64_t      at = group->first / world, numel = group->numel / world;
-        int          index = all->num_exchanges++, before = all->num_pieces;
-        Exchange    *exchange = &all->exchanges[index];
-        *exchange = (Exchange){.flat = {all->weights, all->grads}, .at = at};
+        int          before = all->num_pieces;
+        all->exchange = all->num_exchanges++;
+        Exchange *exchange = &all->exchanges[all->exchange];
+        *exchange = (Exchange){.flat = {flat[0], flat[1]}, .at = at};
         for (int k = 0; k < 2; k++) {
-            const char *name = arena_printf(all->shared->graph->arena, "%s.group%d", exchange->flat[k]->name, g);
-            exchange->whole[k] = value_in(all, VALUE_STAGED, name, exchange->flat[k]->type.dtype, numel, SPACE_DEVICE);
+            const char *name = arena_printf(all->shared->graph->arena, "%s.group%d", flat[k]->name, g);
+            exchange->whole[k] = value_in(all, VALUE_STAGED, name, flat[k]->type.dtype, numel, SPACE_DEVICE);
         }
-        for (; i < bucket->count; i++) {
-            const int64_t *segment = segment_of(all, bucket, i);
+        all->weights = exchange->whole[0];
+        all->grads = exchange->whole[1];
+        all->origin = at;
+        for (; i < all->bucket->count; i++) {
+            const int64_t *segment = segment_of(all, i);
             if (segment[SEGMENT_NUMEL] && segment[SEGMENT_OFFSET] >= at + numel) break;
-            add_whole_parameter(all, bucket, i, index);
+            add_whole_parameter(all, i);
         }
-        if (all->num_pieces == before) add_piece(all, bucket, 0, at)->exchange = index;
+        if (all->num_pieces == before) add_piece(all, 0, 0, at, at);
     }
 }
 
-static void add_pieces(Updates *all, const Bucket *bucket)
+/* The piece of a staged bucket that begins in parameter `first`: it ends within a parameter, or before one, where a piece may begin.
+ * Returns its number of parameters. */
+static int end_piece(const Updates *all, int first, int64_t piece_begin, int64_t *out_end)
+{
+    int64_t most = all->shared->options->piece_numel, limit = piece_begin + (most < MOMENT_BLOCK ? MOMENT_BLOCK : most);
+    int     count = 0;
+    for (int i = first; i < all->bucket->count; i++) {
+        const int64_t *segment = segment_of(all, i);
+        int64_t        begin = segment[SEGMENT_OFFSET], end = begin + segment[SEGMENT_NUMEL];
+        bool           is_last = end > limit && begin % MOMENT_BLOCK == 0;
+        if (is_last && limit - begin < MOMENT_BLOCK) return count;
+        count++;
+        *out_end = is_last ? begin + (limit - begin) / MOMENT_BLOCK * MOMENT_BLOCK : end;
+        if (is_last) return count;
+    }
+    return count;
+}
+
+static void add_pieces(Updates *all)
 {
     int64_t end = 0;
-    for (int i = 0; i < bucket->count;) {
-        const int64_t *segment = segment_of(all, bucket, i);
+    for (int i = 0; i < all->bucket->count;) {
+        const int64_t *segment = segment_of(all, i);
         int64_t        begin = segment[SEGMENT_OFFSET];
         if (begin + segment[SEGMENT_NUMEL] <= end || !segment[SEGMENT_NUMEL]) {
             i++;
             continue;
         }
-        Piece *piece = add_piece(all, bucket, i, begin > end ? begin : end);
-        end_piece(all, bucket, piece);
-        fill_piece(all, piece);
-        i += piece->count - 1;
-        end = piece->end;
+        if (begin < end) begin = end;
+        int count = end_piece(all, i, begin, &end);
+        add_piece(all, i, count, begin, end);
+        i += count - 1;
     }
 }
 
 /* Where this rank's share of what is gathered ends; at 0 in other buckets. */
-static int64_t end_of_first(const Updates *all, const Bucket *bucket)
+static int64_t end_of_first(const Updates *all)
 {
-    return bucket == all->of_first ? (all->first->first + all->first->numel) / all->shared->plan->world : 0;
+    return all->bucket == all->of_first ? (all->first->first + all->first->numel) / all->shared->plan->world : 0;
 }
 
-/* What is gathered is a piece of its own. */
-static void add_flat(Updates *all, const Bucket *bucket)
+/* The chunk that is gathered first is a piece of its own. */
+static void add_flat(Updates *all)
 {
-    const int64_t ends[] = {end_of_first(all, bucket), bucket->share_numel};
+    const int64_t ends[] = {end_of_first(all), all->bucket->share_numel};
     int64_t       begin = 0;
-    int           i = 0;
-    for (int k = 0; k < 2; k++) {
+    int           first = 0, count = all->bucket->count;
+    for (int k = 0; k < 2; begin = ends[k++]) {
+        int i = first;
         if (ends[k] == begin) continue;
-        Piece *piece = add_piece(all, bucket, i, begin);
-        while (i < bucket->count && (ends[k] == bucket->share_numel || segment_of(all, bucket, i)[SEGMENT_OFFSET] < ends[k])) i++;
-        piece->count = i - piece->first;
-        piece->end = begin = ends[k];
-        fill_piece(all, piece);
+        while (i < count && (ends[k] == ends[1] || segment_of(all, i)[SEGMENT_OFFSET] < ends[k])) i++;
+        add_piece(all, first, i - first, begin, ends[k]);
+        first = i;
     }
 }
 
@@ -297,23 +295,26 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
 {
     const CompileOptions *options = all->shared->options;
     int                   before = all->num_pieces;
+    all->bucket = bucket;
     all->weights = value_in(all, VALUE_PARAM, bucket->weight_share, bucket->weight, bucket->share_numel, bucket->space);
     all->grads = grads;
+    all->origin = 0;
+    all->exchange = -1;
     for (int k = 0; k < bucket->num_states; k++) {
         const BucketState *state = &bucket->states[k];
         all->state[k] = value_in(all, VALUE_STATE, state->value, state->dtype, state->numel, space_of(options, state));
     }
     if (bucket->rule->whole && bucket->groups && bucket->division != DIVIDE_STATES) {
-        add_groups(all, bucket);
+        add_groups(all);
     } else if (bucket->rule->whole) {
-        for (int i = 0; i < bucket->count; i++) add_whole_parameter(all, bucket, i, -1);
-    } else if (is_staged(all, bucket)) {
-        add_pieces(all, bucket);
+        for (int i = 0; i < bucket->count; i++) add_whole_parameter(all, i);
+    } else if (is_staged(all)) {
+        add_pieces(all);
     } else {
-        add_flat(all, bucket);
+        add_flat(all);
     }
     if (bucket != all->of_first) return;
-    while (before < all->num_pieces && all->pieces[before].begin < end_of_first(all, bucket)) before++;
+    while (before < all->num_pieces && all->pieces[before].begin < end_of_first(all)) before++;
     all->gather_before = before;
 }
 

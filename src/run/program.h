@@ -14,7 +14,7 @@ typedef enum Region {
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
     REGION_ACTIVATIONS, /* reused: the largest need of any program; with large workspaces */
-    REGION_WORKSPACE,   /* of each stream the largest that others of its launches ask for */
+    REGION_WORKSPACE,   /* one scratch for each stream, as large as its hungriest launch asks for */
     REGION_COUNT
 } Region;
 const char *region_name(Region region);
@@ -151,7 +151,7 @@ typedef struct Arrival {
 /* A tensor that is kept in codes with one scale. The plan's values of all N of them: */
 #define PRECISION_SCALES "fp8.scales"   /* f32 (N,4): a row as ops/lowbit/fp8.h says */
 #define PRECISION_NOW "fp8.now"         /* f32 (N): the largest magnitude since the last optimizer step */
-#define PRECISION_HISTORY "fp8.history" /* f32 (H,N): those of earlier steps; that of applied step s in row s mod H */
+#define PRECISION_HISTORY "fp8.history" /* f32 (H,N): largest magnitudes of earlier steps, a ring: step s in row s mod H */
 typedef struct ScaledTensor {
     const char *name; /* the weight's, for an operand beside it with .x (input) or .dy (gradient of the output) behind it */
     DType       dtype;
