@@ -21,7 +21,7 @@ typedef struct PendingView {
     Place       place;
 } PendingView;
 
-/* Where the text says something, by the id of what it says. */
+/* Places in the text, by the id of the node or value that stands there. */
 typedef struct Places {
     Place *items;
     int    capacity;
@@ -629,7 +629,7 @@ static Status connect_views(Parser *parser)
     return OK;
 }
 
-/* What holds between two passes must hold of a text too. */
+/* A text must meet the rules that hold between two passes. */
 static Status check_graph(const Parser *parser)
 {
     const Node  *node = NULL;

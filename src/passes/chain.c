@@ -1,9 +1,9 @@
-/* chain: element-wise ops that stand in a row become one op, whose steps they are (ops/elementwise/chain.h): what lies between them isn't
- * written to memory, but for what others read. It runs behind autodiff, so that forward and backward chains are joined alike, and behind
- * recompute: what is kept for the backward pass is what it would be without it. Bits don't change.
+/* chain: element-wise ops that stand in a row become one op, whose steps they are (ops/elementwise/chain.h): values between them aren't
+ * written to memory, unless others read them. It runs behind autodiff, so that forward and backward chains are joined alike, and behind
+ * recompute: the same values are kept for the backward pass as without it. Bits don't change.
  *
  * The last op of a chain stays where it is, and earlier ones move there. So that no more memory is alive meanwhile, an op moves only where
- * what it makes goes, or where its inputs live on anyway. */
+ * its result isn't written, or where its inputs live on anyway. */
 #include "ops/elementwise/chain.h"
 
 #include "ops/ops.h"

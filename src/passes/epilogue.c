@@ -1,5 +1,6 @@
-/* epilogue: what is quantised right after it is made is quantised where it is made, so that it isn't read again. Ops say which of their
- * outputs they make codes of (OpCodes); the bits are the same. Codes of the transpose that the op doesn't make are made of its codes. */
+/* epilogue: a value that is quantised right after it is made is quantised where it is made, so that it isn't read again. Ops say which of
+ * their outputs they make codes of (OpCodes); the bits are the same. Codes of the transpose that the op doesn't make are made of its codes.
+ */
 #include "ops/attrs.h"
 #include "ops/lowbit/fp8.h"
 #include "ops/lowbit/fp8_tiles.h"
@@ -31,7 +32,7 @@ static int64_t *codes_attr(const Node *maker)
     return (int64_t *)(void *)((char *)maker->attrs + maker->op->codes.attr);
 }
 
-/* What makes the input of `node`, if that can make codes of it too; NULL: none. */
+/* The node that makes the input of `node`, if it can make codes of it too; NULL: none. */
 static Node *maker_of(const Node *node)
 {
     const Value   *value = node->num_in ? node->in[0] : NULL;

@@ -1,4 +1,4 @@
-/* load: the program of what happens once to weights as they arrive. Each parameter arrives in pieces of whole rows, as fp32, which
+/* load: the program that runs once, as weights arrive. Each parameter arrives in pieces of whole rows, as fp32, which
  * holds every number of a file (f64 is rounded to it). A piece is a staged value; nodes make of it the rows that are kept: in the
  * parameter's dtype, and exactly in its master copy where there is one. A parameter that is kept in another format arrives whole, as
  * its scales may be of all of it; one node makes its codes and scales.
@@ -192,7 +192,8 @@ static Value *whole_weight(const Load *l, const Whole *whole)
     return put_together(l, whole->name, &whole->type, whole->is_staged);
 }
 
-/* Where codes (part 0) and scales in tiles of a weight of several parameters are put together, if ranks divide what is kept; else NULL. */
+/* Where codes (part 0) and scales in tiles of a weight of several parameters are put together, if ranks divide the kept value; else NULL.
+ */
 static Value *whole_part(const Load *l, const Whole *whole, int part, const TensorType *of)
 {
     const char *name = part ? whole->coded->scale : whole->coded->name;
@@ -201,7 +202,7 @@ static Value *whole_part(const Load *l, const Whole *whole, int part, const Tens
     return is_divided(l, name, &type) ? put_together(l, name, &type, true) : NULL;
 }
 
-/* What products read of a weight in tiles beside its codes. `last`: the node that made the codes of its last parameter. */
+/* The values that products read of a weight in tiles beside its codes. `last`: the node that made the codes of its last parameter. */
 static Status turn_tiles(const Load *l, const Whole *whole, const Node *last)
 {
     const CodedWeight *coded = whole->coded;
@@ -307,7 +308,7 @@ static int list_pieces(const Plan *plan, const Param *param, PlanPiece out[MOST_
     return count;
 }
 
-/* The same of one that the rank keeps whole. */
+/* The pieces of a parameter that the rank keeps whole. */
 static int list_whole(const Load *l, const Param *param, const Member *of, PlanPiece out[MOST_KEPT])
 {
     int64_t          numel = type_numel(&param->type), at = 0;

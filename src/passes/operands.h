@@ -1,9 +1,9 @@
-/* The products of linear layers that recipes are about, and their operands in other formats: what pass precision's parts share. */
+/* The products of linear layers that recipes are about, and their operands in other formats: shared by the parts of pass precision. */
 #pragma once
 
 #include "passes/pass.h"
 
-/* What a product of a linear layer makes: y = x w^T + bias, dx = dy w (+ sum), dw = dy^T x (+ sum). Its inputs stand in this order. */
+/* The result of a linear layer's product: y = x w^T + bias, dx = dy w (+ sum), dw = dy^T x (+ sum). Its inputs stand in this order. */
 typedef enum ProductKind { PRODUCT_NONE, PRODUCT_Y, PRODUCT_DX, PRODUCT_DW } ProductKind;
 
 typedef struct Product {
@@ -52,13 +52,13 @@ typedef struct OperandFormat {
     bool         fast; /* sums of the forward pass may be kept in fewer bits than fp32 has */
 } OperandFormat;
 
-/* What was made of a value, once for all products that read it; NULL: nothing yet. */
+/* The values that were made of a value, once for all products that read it; NULL: not yet. */
 typedef struct Operand {
     Value *along[OPERAND_MOST_PARTS];  /* codes along its rows, and their scales */
-    Value *turned[OPERAND_MOST_PARTS]; /* the same of its transpose */
+    Value *turned[OPERAND_MOST_PARTS]; /* codes and scales of its transpose */
     Value *rounded, *across;           /* floats that products read in its place; the floats that codes of the transpose stand for */
     int    number;                     /* one past its number among the scaled tensors; 0: it is none */
-    int    gradient;                   /* of a weight: the same of the gradient of its layer's output, if no layer shares that */
+    int    gradient;                   /* of a weight: one past the number of its layer's output gradient, if no layer shares that */
     bool   is_measured;                /* by program calibrate */
 } Operand;
 
@@ -71,7 +71,7 @@ typedef struct Precision {
     Operand              *of; /* by value id */
 } Precision;
 
-/* Forgets what was made of values. A part of the pass may add 24 values for each node of the graph. */
+/* Forgets the values that were made. A part of the pass may add 24 values for each node of the graph. */
 void operands_start(Precision *p);
 
 /* New nodes go before `reader`. They are dropped and made again with the node that makes `value`. */

@@ -1,10 +1,10 @@
 /* pair: A of the adapters on a layer reads what the layer reads, so the two products become one op, which a device makes in one launch. The
- * pass comes after those that choose how a product is made: what isn't a plain one stays as it is. */
+ * pass comes after those that choose how a product is made: a product that isn't plain stays as it is. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-/* What makes the value, if that is a product of which nothing else is asked. */
+/* The node that makes the value, if it is a plain product. */
 static Node *product_of(const Value *value)
 {
     Node *node = value ? value->producer : NULL;
@@ -35,7 +35,7 @@ static Status join(Graph *graph, Node *layer, Node *down)
     return OK;
 }
 
-/* Adapters' adds to what a layer makes: y += h b^T with h = x a^T. */
+/* Adapters' adds to a layer's result: y += h b^T with h = x a^T. */
 Status pass_pair(PassContext *context, Graph **graph)
 {
     (void)context;

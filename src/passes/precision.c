@@ -1,17 +1,17 @@
 /* precision: products of the blocks' linear layers in FP8, with one scale a tensor (Micikevicius et al. 2022).
  *
  * Each operand is quantised by one node, however many products read it: the weight and the input of a layer to e4m3, the gradient of
- * its output to e5m2, in both layouts, since a product reads its operands along their last axis. What the backward pass keeps of an
- * input is its codes.
+ * its output to e5m2, in both layouts, since a product reads its operands along their last axis. Of an input, the backward pass keeps the
+ * codes.
  *
- * Scales are delayed: those of a step follow from the largest absolute values of the steps before it, which training programs record
+ * Scales are delayed: the scales of a step follow from the largest absolute values of the steps before it, which training programs record
  * and the optimizer's program makes scales from. Program `calibrate` stands for the steps before the first one. It has products of
- * trained weights in the model's dtype, makes no gradients of these, and records: what it finds depends neither on scales nor on how a
- * step is divided into micro-batches. Frozen weights are there in codes alone: what is multiplied with them gets a scale of its own there.
+ * trained weights in the model's dtype, makes no gradients of these, and records. Its measurements depend neither on scales nor on how a
+ * step is divided into micro-batches. Frozen weights are there in codes alone: the operands multiplied with them get scales of their own.
  *
  * Without a history (evaluation and generation of a folder) all weights are frozen, and each input has a scale of its own.
  *
- * Codes of a trained weight are made by a step's first program and last until its end; those of a frozen one are made when it is loaded,
+ * Codes of a trained weight are made by a step's first program and last until its end. Codes of a frozen weight are made when it is loaded,
  * and the weight itself isn't kept.
  */
 #include "passes/precision.h"

@@ -1,13 +1,13 @@
 /* Floats of another width than the model's.
  *
  * Products of the blocks' linear layers (matmul_dtype, gradient_dtype: bf16): operands are rounded, or widened, to the dtype, each once.
- * Sums are fp32. Results have the model's dtype. What another format multiplies already (FP8) is left alone.
+ * Sums are fp32. Results have the model's dtype. Products that another format makes already (FP8) are left alone.
  *
- * The backward pass in fp32 of a model in bf16 (gradient_dtype: fp32): what a backward node reads in bf16 is widened, so that all that it
- * makes is fp32. The output head stays as it is where it makes the loss too, which evaluation must find equal.
+ * The backward pass in fp32 of a model in bf16 (gradient_dtype: fp32): inputs of backward nodes in bf16 are widened, so that all their
+ * results are fp32. The output head stays as it is where it makes the loss too, which evaluation must find equal.
  *
- * Trained weights in another dtype than what is computed with (master_dtype, lora_dtype): the dtype that the optimizer updates is all that
- * is kept, and nodes that read a weight get it in theirs. */
+ * Trained weights in another dtype than the one of products (master_dtype, lora_dtype): weights are kept in the dtype that the optimizer
+ * updates alone, and nodes that read a weight get it in theirs. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/operands.h"
@@ -27,7 +27,7 @@ static bool is_made_at_use(const Value *value, DType dtype)
     return param && (param->trained || dtype_info(dtype)->bits > dtype_info(value->type.dtype)->bits);
 }
 
-/* `value` in `dtype` before `reader`. It is dropped and made again with what makes the value. */
+/* `value` in `dtype` before `reader`. It is dropped and made again with the node that makes the value. */
 static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Value **out)
 {
     CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(dtype)};
@@ -156,9 +156,9 @@ static Status widen_backward(const Precision *p)
     return OK;
 }
 
-/* ---- trained weights in another dtype than what is computed with ---- */
+/* ---- trained weights in another dtype than the one of products ---- */
 
-/* What is kept of a weight; its own dtype where nothing else is asked for. */
+/* The dtype that a weight is kept in: its own where nothing else is asked for. */
 static DType kept_dtype(const Precision *p, const Value *weight)
 {
     const CompileOptions *options = p->options;

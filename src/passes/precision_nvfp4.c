@@ -5,12 +5,12 @@
  *   dw = dy^T x    blocks of both along the tokens, transformed by a random Hadamard matrix that cancels in the product; dy rounded
  *                  stochastically
  *
- * Where the device multiplies FP4 and rows of codes are whole 16 bytes, the codes themselves are multiplied, those of w^T in dx. Elsewhere
- * products are emulated: what the codes stand for is multiplied in the model's dtype.
+ * Where the device multiplies FP4 and rows of codes are whole 16 bytes, the codes themselves are multiplied, in dx the codes of w^T.
+ * Elsewhere products are emulated: the numbers that the codes stand for are multiplied in the model's dtype.
  *
- * The backward pass keeps the codes of x that dw reads. Those of a trained weight are made by a step's first program and last until its
- * end; those of a frozen one are made when it is loaded, and the weight itself isn't kept. The values that a weight's codes stand for are
- * made at use. */
+ * The backward pass keeps the codes of x that dw reads. Codes of a trained weight are made by a step's first program and last until its
+ * end. Codes of a frozen weight are made when it is loaded, and the weight itself isn't kept. The values that a weight's codes stand for
+ * are made at use. */
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/infer.h"
@@ -52,7 +52,7 @@ static Status quantise(const Precision *p, Value *value, const Node *reader, con
     return OK;
 }
 
-/* Codes of x or dy in blocks along its rows, or those of its transpose. A gradient's draws are named after the weight, and by the product
+/* Codes of x or dy in blocks along its rows, or codes of its transpose. A gradient's draws are named after the weight, and by the product
  * that reads them. */
 static Status make_codes(const Precision *p, const Value *weight, Value *value, const Node *reader, bool is_gradient, bool turned)
 {
@@ -89,8 +89,8 @@ static Value *lasting_part(const Precision *p, const CodedWeight *row, const Val
     return operands_lasting(p, weight, row->made[turned ? MADE_TURNED + part : part], types[part]);
 }
 
-/* A weight's codes, or those of its transpose, for which the others are there: both have one number of the whole. Those of a frozen weight
- * are there when the program begins, and so are a trained one's in a later micro-step. A program that only goes forward doesn't know
+/* A weight's codes, or codes of its transpose, which are made second: both have one number of the whole. Codes of a frozen weight are
+ * there when the program begins, and so are a trained weight's in a later micro-step. A program that only goes forward doesn't know
  * whether a step's codes still stand for the weight: it makes its own. */
 static Status make_weight(const Precision *p, Value *weight, const Node *reader, bool turned)
 {
@@ -117,7 +117,7 @@ static Status make_weight(const Precision *p, Value *weight, const Node *reader,
 
 /* ---- products ---- */
 
-/* Input `index` of the product becomes the floats that its codes stand for. Those of a weight are made at use. */
+/* Input `index` of the product becomes the floats that its codes stand for. A weight's floats are made at use. */
 static Status round_input(const Precision *p, const Product *product, int index)
 {
     bool            turned = product->kind == PRODUCT_DW, is_weight = !turned && index == 1;

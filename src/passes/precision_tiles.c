@@ -21,7 +21,7 @@ static bool lines_up(const DequantiseAttrs *attrs)
     return true;
 }
 
-/* What makes the weight that a layer's product reads, if that can be multiplied by its codes; NULL: it stays. */
+/* The node that makes the weight of a layer's product, if the product can read the weight's codes; NULL: it stays. */
 static const Node *maker_of(const Precision *p, const Node *node)
 {
     enum { WHOLE_WORDS = 16, WHOLE_ROWS = 4 };

@@ -1,6 +1,6 @@
 /* quantise: QLoRA (Dettmers 2023). The frozen matrices of the blocks are kept as codes with scales; a node makes the matrix again right
  * before each reader, forward and backward (NODE_AT_USE, pass recompute), so that hardly more than one is there at a time. The load
- * program makes the codes of what arrives.
+ * program makes the codes of weights as they arrive.
  *
  * The parameter's own value becomes its codes: where it lies in a packed one stays as it is, and so one node makes all members of a packed
  * one. Each is quantised by itself, with blocks of its own.
@@ -169,7 +169,7 @@ static Status multiply_all(const Quantise *q, const Value *whole, Value *const *
     return OK;
 }
 
-/* What reads the weight reads what is made again of its codes. */
+/* Readers of the weight read the matrix that is made again of its codes. */
 static Status dequantise(const Quantise *q, Value *whole, const DequantiseAttrs *attrs, const char *name, Value *const *parts)
 {
     Node *reader = first_reader(whole), *node;

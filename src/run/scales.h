@@ -5,9 +5,9 @@
 #include "run/session.h"
 
 /* To be called once runs of program `calibrate` have measured the plan's scaled tensors: a scale for each, from the largest magnitude that
- * any rank's rows have, 1 where all was 0. What was measured counts with the first step's values. Frozen weights have theirs. comm NULL:
+ * any rank's rows have, 1 where all was 0. The measurements count with the first step's values. Frozen weights have theirs. comm NULL:
  * one rank. */
 NODISCARD Status scales_begin(Session *session, Comm *comm, int64_t margin);
 
-/* Forgets what was measured; the scales stay until others are made. */
+/* Forgets the measurements; the scales stay until others are made. */
 NODISCARD Status scales_forget(Session *session);
