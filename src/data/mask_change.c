@@ -268,6 +268,7 @@ Status change_keep_own(TurnContext *context, uint32_t i, bool is_alone, Str text
     size_t           begin = span->begin_byte;
     Str              turn = str_slice(text, begin, span->end_byte);
     turn.len -= turns_stop_len(context->rules, turn);
+    if (turn.len > 0 && str_same(str_trim(turn), printed_content(&messages->items[i], turn))) return OK; /* it says nothing else */
     uint32_t first = i;
     while (is_alone && first > 0 && !context->is_assistant[first - 1]) first--;
     uint32_t other = find_other(context, i, is_alone ? first : 0, is_alone ? i : messages->count, turn);

@@ -256,8 +256,9 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, Str text)
     const MaskRules *rules = context->rules;
     Rendering        before = {0}, with = {0};
     bool             has_before = i == 0 || turns_render_first(context, i, context->is_assistant[i], &before) == OK;
-    bool             has_with = turns_render_first(context, i + 1, false, &with) == OK;
-    Turn             turn = {.begin = before.text.len, .end = with.text.len};
+    bool             is_last = i + 1 == context->sample->messages->count; /* the rendering with it is the whole one */
+    bool             has_with = is_last || (!rules->always_prompts && turns_render_first(context, i + 1, false, &with) == OK);
+    Turn             turn = {.begin = before.text.len, .end = is_last ? text.len : with.text.len};
     status_clear(); /* a template that can't render a part of a conversation */
     turn.begins = has_before && starts_with(text, &before.text);
     turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(text, &with.text);
@@ -293,13 +294,18 @@ static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Tur
         turn->end = turns_behind_stop(rules, text, own.end);
 }
 
-/* What a loop printed for a message, when it looked at no other, begins with what opens a turn. The last one may have more behind it. */
+/* What a loop printed for a message, when it looked at no other, begins with what opens a turn. The last one goes to the text's end, and
+ * what opens it must be the whole generation prompt. */
 static bool turn_by_loop(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *out)
 {
-    bool is_inner = i > 0 && i + 1 < context->sample->messages->count;
+    const MaskRules *rules = context->rules;
+    bool             is_last = i + 1 == context->sample->messages->count;
     *out = context->turns[i];
-    if (context->rules->forbids_shortcuts || !is_inner || !out->begins || !context->is_assistant[i]) return false;
-    size_t len = opening_len(context->rules, str_slice(text, out->begin, out->end));
+    if (rules->forbids_shortcuts || i == 0 || !out->begins || !context->is_assistant[i]) return false;
+    Str    printed = str_slice(text, out->begin, out->end);
+    size_t len = opening_len(rules, printed);
+    if (is_last && (rules->always_prompts || !starts(printed, rules->opening))) return false;
+    if (is_last) out->end = text.len;
     out->begin += len;
     return len > 0 && out->begin >= from;
 }
