@@ -1,9 +1,9 @@
 /* The JSON reader: one pass over the text, by recursive descent, whose depth is bounded. Strings are decoded into one piece of
  * the arena, which is as long as the text. Open containers collect their items on one stack; closing moves them to the arena. */
-#include "base/str.h"
 #include "base/json.h"
 #include "base/avx2.h"
 #include "base/json_utf8.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <math.h>

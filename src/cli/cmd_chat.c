@@ -1,9 +1,9 @@
 /* surogate chat MODEL_DIR: a conversation with a model, a line of the user a turn. On a terminal Ctrl+C ends an answer, and Ctrl+D the
  * program. From a pipe the answers alone are printed, and the first error ends it. */
-#include "base/str.h"
 #include "cli/ask.h"
 
 #include "base/log.h"
+#include "base/str.h"
 #include "infer/chat.h"
 #include "infer/chat_session.h"
 

@@ -1,6 +1,7 @@
 /* CSV as RFC 4180 has it, and a little wider: LF or CRLF, any one-byte delimiter, fields of any bytes. */
-#include "base/array.h"
 #include "data/record.h"
+
+#include "base/array.h"
 
 #include <string.h>
 

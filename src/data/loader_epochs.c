@@ -3,8 +3,9 @@
  * ended. Drawn samples are packed epoch by epoch, so that an epoch has as many of them as the weight says, not a row's more.
  *
  * Without such a rest all epochs have equally many rows. Otherwise a list says where each epoch begins; it grows as far as is asked for. */
-#include "base/array.h"
 #include "data/loader_rows.h"
+
+#include "base/array.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,8 +3,9 @@
  * A message is where the text differs from renderings with another content in its place. A template may print other messages inside
  * a turn, as those do that look ahead and print the results of tools between an answer's calls and its content. Such a text is looked
  * for in the turn; if the turn changes with it, what the turn is without later messages is the answer's own, and the rest isn't. */
-#include "base/str.h"
 #include "data/mask_turns.h"
+
+#include "base/str.h"
 
 #include <string.h>
 

@@ -1,6 +1,7 @@
 /* What a template prints of the messages it is given. */
-#include "base/str.h"
 #include "data/mask_turns.h"
+
+#include "base/str.h"
 
 #include <stdio.h>
 #include <string.h>

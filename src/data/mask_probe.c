@@ -1,7 +1,8 @@
 /* What a template puts around plain answers, from three renderings: a question, a question with the generation prompt, and a
  * talk of two turns. */
-#include "base/str.h"
 #include "data/mask_turns.h"
+
+#include "base/str.h"
 
 #include <string.h>
 

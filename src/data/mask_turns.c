@@ -11,9 +11,10 @@
  * inside of a turn are left out.
  *
  * Renderings come from the memo where it has them. */
+#include "data/mask_turns.h"
+
 #include "base/array.h"
 #include "base/str.h"
-#include "data/mask_turns.h"
 
 #include <string.h>
 

@@ -4,8 +4,8 @@
  * Full blocks go past the page cache where the file system can do that: there a copy into fresh pages costs more than the rest
  * of writing, and pushes out what is being read. For that every write begins at a multiple of the block: the buffer lies
  * SHARD_HEADER_BYTES behind the blocks that are hashed. */
-#include "base/array.h"
 #include "data/shard_format.h"
+#include "base/array.h"
 #include "base/avx2.h"
 #include "files/file.h"
 

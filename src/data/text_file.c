@@ -1,7 +1,7 @@
 #include "data/text_file.h"
 
-#include "base/str.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "data/record_internal.h"
 #include "data/stream.h"
 #include "data/unpack.h"

@@ -2,8 +2,8 @@
 #include "infer/generate_file.h"
 
 #include "base/clock.h"
-#include "base/str.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "infer/resumable_file.h"
 
 #include <stdio.h>

@@ -2,8 +2,8 @@
  * finished one waits there for the lines before it, so that memory is bounded. */
 #include "infer/generate_rows.h"
 
-#include "base/str.h"
 #include "base/json.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>

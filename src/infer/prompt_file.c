@@ -1,8 +1,8 @@
 /* See prompt_file.h. */
 #include "infer/prompt_file.h"
 
-#include "base/str.h"
 #include "base/hash.h"
+#include "base/str.h"
 #include "data/record.h"
 #include "infer/chat.h"
 #include "infer/row_adapters.h"

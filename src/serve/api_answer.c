@@ -2,8 +2,8 @@
 #include "serve/api_answer.h"
 
 #include "base/array.h"
-#include "base/str.h"
 #include "base/json.h"
+#include "base/str.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* See forced_call.h. */
 #include "serve/forced_call.h"
 
-#include "base/str.h"
 #include "base/json_walk.h"
+#include "base/str.h"
 
 #include <string.h>
 

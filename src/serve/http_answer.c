@@ -1,9 +1,9 @@
 /* Answers: the head, a body that is whole or comes in chunks, and the form of errors. Bytes go into the connection's output buffer, which
  * the server's loop sends; nothing here closes a connection. */
 #include "serve/http_server_internal.h"
-#include "base/str.h"
 
 #include "base/json.h"
+#include "base/str.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,10 +1,10 @@
 /* Requests: who may ask, which route they take (routes.def), and the routes that are answered at once. */
 #include "serve/serve_internal.h"
-#include "base/str.h"
 
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "serve/chat_page.h"
 
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* Requests for texts: a generation is one of them, with a choice for each text that it asks for. It lives until the engine told the end of
  * all of them, also when its client has gone before. */
-#include "base/str.h"
-#include "base/log.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/str.h"
 #include "serve/api_answer.h"
 #include "serve/serve_internal.h"
 

@@ -2,8 +2,8 @@
  * time that text comes. A try says that more is needed, that this is no call, or how far the calls reach. */
 #include "serve/tool_calls.h"
 
-#include "base/str.h"
 #include "base/json.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>

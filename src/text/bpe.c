@@ -2,7 +2,6 @@
  * least rank; long ones a linked list and a heap, so that a megabyte without a space takes n log n. Words of up to 31
  * bytes are remembered: a cache line holds a word and its ids. */
 #include "text/bpe.h"
-
 #include "base/array.h"
 #include "base/avx2.h"
 #include "base/str.h"

@@ -2,8 +2,8 @@
 #include "text/bpe_words.h"
 
 #include "base/array.h"
-#include "base/str.h"
 #include "base/hash.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -35,25 +35,21 @@ struct Normalizer {
     int  num_steps;
 };
 
-static Status content_parse(Arena *arena, const JsonValue *json, const char *type, const char *key, Str *out)
+Status step_parse_text(Arena *arena, const JsonValue *json, const char *what, const char *type, const char *key, Str *out)
 {
     const JsonValue *value = json_get(json, key);
-    FAIL_IF(!value || value->type != JSON_STRING, ERR_INVALID, "normalizer %s wants a text \"%s\"", type, key);
+    FAIL_IF(!value || value->type != JSON_STRING, ERR_INVALID, "%s %s wants a text \"%s\"", what, type, key);
     *out = (Str){arena_strndup(arena, value->string.data, value->string.len), value->string.len};
     return OK;
 }
 
-static Status replace_parse(Arena *arena, const JsonValue *json, Step *step)
+Status step_parse_replace(Arena *arena, const JsonValue *json, const char *what, Str *pattern, Str *content, Regex **regex)
 {
-    const JsonValue *pattern = json_get(json, "pattern"), *regex = json_get(pattern, "Regex");
-    TRY(content_parse(arena, json, "Replace", "content", &step->content));
-    if (regex && regex->type == JSON_STRING) {
-        step->kind = STEP_REPLACE_REGEX;
-        Status status = regex_compile(regex->string.data, regex->string.len, &step->regex);
-        return status == OK ? OK : status_prefix(status, "normalizer Replace's Regex");
-    }
-    step->kind = STEP_REPLACE;
-    return content_parse(arena, pattern, "Replace's pattern", "String", &step->pattern);
+    const JsonValue *given = json_get(json, "pattern"), *expression = json_get(given, "Regex");
+    TRY(step_parse_text(arena, json, what, "Replace", "content", content));
+    if (!expression || expression->type != JSON_STRING) return step_parse_text(arena, given, what, "Replace's pattern", "String", pattern);
+    Status status = regex_compile(expression->string.data, expression->string.len, regex);
+    return status == OK ? OK : status_prefix(status, "%s Replace's Regex", what);
 }
 
 static Status step_parse(Arena *arena, Normalizer *normalizer, const JsonValue *json, int nesting)
@@ -88,10 +84,14 @@ static Status step_parse(Arena *arena, Normalizer *normalizer, const JsonValue *
         step->unicode_options = plain[i].options | UTF8PROC_STABLE;
         return OK;
     }
-    if (strcmp(type, "Replace") == 0) return replace_parse(arena, json, step);
+    if (strcmp(type, "Replace") == 0) {
+        TRY(step_parse_replace(arena, json, "normalizer", &step->pattern, &step->content, &step->regex));
+        step->kind = step->regex ? STEP_REPLACE_REGEX : STEP_REPLACE;
+        return OK;
+    }
     if (strcmp(type, "Prepend") == 0) {
         step->kind = STEP_PREPEND;
-        return content_parse(arena, json, type, "prepend", &step->content);
+        return step_parse_text(arena, json, "normalizer", type, "prepend", &step->content);
     }
     if (strcmp(type, "Strip") == 0) {
         step->kind = STEP_STRIP;

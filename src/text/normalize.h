@@ -16,3 +16,9 @@ void             normalizer_deinit(Normalizer *normalizer);
  * where `text` must not lie. */
 NODISCARD Status normalize(const Normalizer *normalizer, const CharTable *table, RegexScratch *regex, StrBuf buffers[2], Str text,
                            Str *out_text);
+
+/* What steps of normalizers and decoders have in common; `what` is which of the two, for messages. A member that is a text, copied into
+ * the arena. */
+NODISCARD Status step_parse_text(Arena *arena, const JsonValue *json, const char *what, const char *type, const char *key, Str *out);
+/* Replace: a pattern, or an expression in its place, which the caller owns (*regex stays NULL for a pattern). */
+NODISCARD Status step_parse_replace(Arena *arena, const JsonValue *json, const char *what, Str *pattern, Str *content, Regex **regex);

@@ -1,9 +1,9 @@
 /* Loading a tokenizer: tokenizer.json into tables, then what tokenizer_config.json and generation_config.json say about
  * BOS, EOS and padding. */
 #include "text/tokenizer_internal.h"
-#include "base/str.h"
 
 #include "base/hash.h"
+#include "base/str.h"
 #include "files/file.h"
 #include "files/hub.h"
 

@@ -1,5 +1,6 @@
 /* Added tokens are found before anything else looks at the text: at each place the longest one, then on behind it. */
 #include "text/tokenizer_internal.h"
+
 #include "base/array.h"
 
 #include <stdlib.h>

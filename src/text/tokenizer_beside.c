@@ -2,10 +2,10 @@
  * extra_special_tokens), and added_tokens.json. They are added in the order, with the ids and the flags that
  * transformers gives them: an id that a file tells beside them counts only for their order. */
 #include "text/tokenizer_internal.h"
-#include "base/array.h"
-#include "base/str.h"
 
+#include "base/array.h"
 #include "base/hash.h"
+#include "base/str.h"
 
 #include <stdlib.h>
 #include <string.h>

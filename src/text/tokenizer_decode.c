@@ -2,6 +2,7 @@
  * back what isn't a whole character yet. */
 #define _GNU_SOURCE
 #include "text/tokenizer_internal.h"
+
 #include "base/array.h"
 #include "base/str.h"
 
@@ -35,26 +36,6 @@ struct Decoder {
     int  num_steps;
 };
 
-static Status text_parse(Arena *arena, const JsonValue *json, const char *type, const char *key, Str *out)
-{
-    const JsonValue *value = json_get(json, key);
-    FAIL_IF(!value || value->type != JSON_STRING, ERR_INVALID, "decoder %s wants a text \"%s\"", type, key);
-    *out = (Str){arena_strndup(arena, value->string.data, value->string.len), value->string.len};
-    return OK;
-}
-
-static Status replace_parse(Arena *arena, const JsonValue *json, Step *step)
-{
-    const JsonValue *pattern = json_get(json, "pattern"), *regex = json_get(pattern, "Regex");
-    TRY(text_parse(arena, json, "Replace", "content", &step->content));
-    if (regex && regex->type == JSON_STRING) {
-        step->kind = STEP_REPLACE_REGEX;
-        Status status = regex_compile(regex->string.data, regex->string.len, &step->regex);
-        return status == OK ? OK : status_prefix(status, "decoder Replace's Regex");
-    }
-    return text_parse(arena, pattern, "Replace's pattern", "String", &step->pattern);
-}
-
 static Status metaspace_parse(Arena *arena, const JsonValue *json, Step *step)
 {
     const char *scheme = "always", *replacement = "\xE2\x96\x81";
@@ -79,15 +60,17 @@ static Status step_parse(Arena *arena, const JsonValue *json, const char *type, 
     step->kind = (StepKind)kind;
     switch (step->kind) {
     case STEP_REPLACE:
-        return replace_parse(arena, json, step);
+        TRY(step_parse_replace(arena, json, "decoder", &step->pattern, &step->content, &step->regex));
+        if (step->regex) step->kind = STEP_REPLACE_REGEX;
+        return OK;
     case STEP_METASPACE:
         return metaspace_parse(arena, json, step);
     case STEP_SUFFIX:
-        return text_parse(arena, json, type, "suffix", &step->pattern);
+        return step_parse_text(arena, json, "decoder", type, "suffix", &step->pattern);
     case STEP_STRIP:
         json_get_int(json, "start", &step->start);
         json_get_int(json, "stop", &step->stop);
-        TRY(text_parse(arena, json, type, "content", &step->content));
+        TRY(step_parse_text(arena, json, "decoder", type, "content", &step->content));
         FAIL_IF(step->content.len == 0, ERR_INVALID, "decoder Strip wants a \"content\" of one character");
         return OK;
     default:

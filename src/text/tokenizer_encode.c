@@ -1,6 +1,7 @@
 /* Text to ids: repair UTF-8, take added tokens out, normalize, take normalized added tokens out, cut into words, merge.
  */
 #include "text/tokenizer_internal.h"
+
 #include "base/array.h"
 #include "base/str.h"
 
