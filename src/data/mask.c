@@ -386,7 +386,7 @@ static Status encode_ids(MaskEncoder *encoder)
     return OK;
 }
 
-/* The layout's text is what was appended behind its begin. */
+/* The layout's text is all text appended since layout.begin. */
 static void push_layout(MaskEncoder *encoder, Layout layout)
 {
     layout.len = encoder->laid_out.len - layout.begin;

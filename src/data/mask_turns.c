@@ -109,7 +109,7 @@ size_t turns_stop_len(const MaskRules *rules, Str turn)
     return ends(turn, rules->stops[0]) ? rules->stops[0].len : ends(turn, rules->stops[1]) ? rules->stops[1].len : 0;
 }
 
-/* Message i fills the text from `begin` to `end`: the place behind its stop, else behind its content. */
+/* Message i is text [begin, end). Returns the end of its turn: after its stop, or after its content if it has none. */
 static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size_t begin, size_t end)
 {
     const MaskRules *rules = context->rules;

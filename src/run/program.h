@@ -14,7 +14,7 @@ typedef enum Region {
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
     REGION_ACTIVATIONS, /* reused: the largest need of any program; with large workspaces */
-    REGION_WORKSPACE,   /* one scratch for each stream, as large as its hungriest launch asks for */
+    REGION_WORKSPACE,   /* one scratch a stream, as large as its hungriest launch needs; larger ones lie in activations */
     REGION_COUNT
 } Region;
 const char *region_name(Region region);

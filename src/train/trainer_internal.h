@@ -23,7 +23,7 @@ enum { STEPS_AHEAD = 1 };
 
 /* A step whose programs were queued. */
 typedef struct QueuedStep {
-    StepMetrics metrics; /* all but what its result says */
+    StepMetrics metrics; /* without loss and norm, which come later */
     StepWork    work;
 } QueuedStep;
 
