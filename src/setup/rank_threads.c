@@ -30,7 +30,7 @@ struct RankTeam {
     RankThread *ranks;
     int         count;
     bool        leaves; /* a thread's rank leaves the group once its work is done */
-    /* What all are to do, guarded by `lock`. */
+    /* The work of all ranks, guarded by `lock`. */
     pthread_mutex_t lock;
     pthread_cond_t  begun, ended;
     RankWork        work; /* NULL: threads end */
@@ -128,13 +128,13 @@ static Status create(Comm *const *comms, int count, bool leaves, RankTeam **out)
     }
     if (comms[0]) device_prepare_ranks(comms[0]->is_local);
     Status status = start_threads(team);
-    if (status == OK) {
-        *out = team;
-    } else {
+    if (status != OK) {
         comm_abort(comms[0], status, status_message());
         rank_team_destroy(team);
+        return status;
     }
-    return status;
+    *out = team;
+    return OK;
 }
 
 Status rank_team_create(int count, const CommLimits *limits, RankTeam **out)
@@ -184,7 +184,7 @@ typedef struct Once {
     int      count; /* ranks of this process */
 } Once;
 
-/* This rank's place among those of its host. Where the launcher shows each process of one rank a GPU of its own, that is its first. */
+/* This rank's place among the ranks of its host. A launcher may show each process of one rank a single GPU: the rank takes that. */
 static Status find_place(Comm *comm, int count, RankPlace *place)
 {
     enum { NAME_BYTES = 256 };
@@ -238,7 +238,8 @@ Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *cont
 
 Status rank_threads_alone(const Config *config, RankWork work, void *context)
 {
-    int        count = (int)config->gpus;
+    int count = (int)config->gpus;
+    if (count == 1) return work(context, NULL, RANK_ALONE);
     CommLimits limits = {.progress = config->comm_timeout};
     Comm     **comms = calloc_or_end((size_t)count, sizeof *comms);
     Status     status = comm_threads_create(count, &limits, comms);

@@ -4,20 +4,20 @@
 #include "comm/comm.h"
 #include "config/config.h"
 
-/* Which of the run's ranks this is, and which of those of this host. */
+/* The number of a rank in the run, and among the ranks of its host. */
 typedef struct RankPlace {
     int  rank, world, local, num_local;
     bool is_first_here; /* of this process */
 } RankPlace;
 #define RANK_ALONE ((RankPlace){.world = 1, .num_local = 1, .is_first_here = true})
 
-/* A failure that isn't common to all ranks is to end the others too (comm_abort). */
+/* One rank's work. If it fails alone, it calls comm_abort, so that no other rank waits for it. */
 typedef Status (*RankWork)(void *context, Comm *comm, RankPlace place);
 
-/* `count` ranks, whose ends of the group are taken over, do `work` once. What the first rank's work returns is returned. Where a thread
- * hangs in a library after a failure, the program ends. */
+/* `count` ranks do `work` once; their ends of the group are taken over. Returns what the first rank's work returned. Where a thread hangs
+ * in a library after a failure, the program ends. */
 NODISCARD Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *context);
-/* The same of a group of this process's threads alone, config->gpus of them. */
+/* The same with config->gpus ranks of this process alone. A single rank's comm is NULL. */
 NODISCARD Status rank_threads_alone(const Config *config, RankWork work, void *context);
 
 /* Ranks whose threads wait for work, again and again. */

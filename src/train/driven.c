@@ -15,8 +15,8 @@ typedef struct DrivenCall {
     const char *phase;
 } DrivenCall;
 
-/* A device that fails leaves others waiting in its collectives: that ends all. Other failures are told behind the work, and ranks that
- * still wait for this one then see that its call is another. */
+/* A device that fails leaves other ranks waiting in its collectives, so that it ends all. Other failures are told once the work is done;
+ * ranks that still wait in a collective then see that this rank makes another call. */
 static Status work_as(void *context, Comm *comm, RankPlace place)
 {
     const DrivenCall *call = context;
@@ -130,7 +130,7 @@ Status driven_drop(Driven *d)
     return OK;
 }
 
-/* What the first step's scales follow from, measured on its micro-batches. */
+/* Measures the scales of the first step on its micro-batches. */
 static Status calibrate(DrivenRank *rank)
 {
     const Driven *d = rank->driven;
@@ -260,7 +260,7 @@ Status driven_with_sessions(Driven *d, Status (*work)(void *context, Session *se
     return driven_run(d, use_session, &(SessionJob){work, context}, "generating");
 }
 
-/* ---- what it is ---- */
+/* ---- its parts ---- */
 
 bool driven_has_scales(const Driven *d)
 {

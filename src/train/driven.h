@@ -1,6 +1,6 @@
-/* A run whose steps come from outside: the caller hands in micro-batches and says when to update. Model, plan, programs and checkpoints are
- * those of the run file, so that the same batches give the same bits as train_run. It has no data or log of its own. Several ranks (gpus)
- * are threads of this process, the caller's that of rank 0; micro-batches are of all of them. */
+/* A run whose steps come from outside: the caller hands in micro-batches and says when to update. The run file says model, plan, programs
+ * and checkpoints, as for train_run, so that the same batches give the same bits. It has no data or log of its own. Several ranks (gpus)
+ * are threads of this process, and the caller's thread is rank 0; a micro-batch has the rows of all ranks. */
 #pragma once
 
 #include "config/config.h"
@@ -52,7 +52,7 @@ int64_t          driven_steps(const Driven *driven); /* done, results of all of 
 /* losses (rows, cols): -ln p of each label, 0 where there is none. Any number of rows. */
 NODISCARD Status driven_losses(Driven *driven, const DrivenBatch *batch, float *losses);
 
-/* logits (rows, cols, vocab_size), `numel` floats: what the loss takes the softmax of, 0 in padding. Labels aren't read, and of the model's
+/* logits (rows, cols, vocab_size), `numel` floats: the loss is of their softmax; 0 in padding. Labels aren't read, and of the model's
  * inputs only those that logits follow from. Any number of rows; ERR_INVALID without whole_logits. */
 NODISCARD Status driven_logits(Driven *driven, const DrivenBatch *batch, float *logits, size_t numel);
 
@@ -69,7 +69,7 @@ NODISCARD Status driven_export(Driven *driven, const char *dir, bool whole);
 
 /* Awaits what is queued; then each rank calls `work` with its session, for programs that don't train. `work` does the same on all. */
 NODISCARD Status driven_with_sessions(Driven *driven, Status (*work)(void *context, Session *session, int rank), void *context);
-/* What is trained, by the names that a file of it has; valid until driven_load. */
+/* The trained tensors, by their names in files; valid until driven_load. */
 NODISCARD Status driven_tensors(Driven *driven, const WeightList **out);
 /* All elements of one as floats, or (`gradient`) of its gradient in the last step, as driven_backward made it. */
 NODISCARD Status driven_read(Driven *driven, size_t index, bool gradient, float *values, int64_t numel);

@@ -1,4 +1,4 @@
-/* See driven.h: checkpoints, exports, and what is trained. */
+/* See driven.h: checkpoints, exports, and trained tensors. */
 #include "train/driven_internal.h"
 
 #include "files/folder.h"
@@ -148,7 +148,7 @@ Status driven_export(Driven *d, const char *dir, bool whole)
     return status;
 }
 
-/* ---- what is trained ---- */
+/* ---- trained tensors ---- */
 
 static Status list_rank(DrivenRank *rank, void *job)
 {

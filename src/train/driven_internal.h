@@ -33,7 +33,7 @@ struct Driven {
     bool        is_broken;     /* a device failed within a step, or a checkpoint was loaded in part */
 };
 
-/* What one rank does of a call; `job` is the call's. */
+/* One rank's part of a call; `job` is the call's, the same for all ranks. */
 typedef Status (*DrivenWork)(DrivenRank *rank, void *job);
 
 /* Each rank does it, on its own thread. phase: of work that may take longer than ranks wait for one another; NULL: it doesn't. */
@@ -46,5 +46,5 @@ NODISCARD Status driven_settle(Driven *driven, const char *phase);
 /* The session, as resume_path of the trainer says, with whole weights. */
 NODISCARD Status driven_start_session(DrivenRank *rank);
 
-/* The first rank's: what it knows of plan, model and steps is true of all. */
+/* The first rank's trainer: all have the same plan, model and steps. */
 Trainer *driven_trainer(const Driven *driven);

@@ -114,7 +114,7 @@ static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, 
     feeds_pad(out, to, seq, in->cols, 0);
 }
 
-/* Of what the model reads besides. Floats are copied as they are. */
+/* Fills the model's own inputs. Floats are copied as they are. */
 static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, Feeds *out)
 {
     for (int k = 0; k < module->num_inputs; k++) {
@@ -131,7 +131,7 @@ static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t firs
     }
 }
 
-/* The rank's part of the program's rows, of those from `first` on, as far as the input has them. Returns its first. */
+/* The program's rows: this rank's share of the input's rows from `first` on, padded at the end. Returns the first row of the share. */
 static int64_t fill_batch(const Trainer *t, const DrivenBatch *in, const int32_t *draws, int64_t first, const ProgramSpec *spec, Feeds *out)
 {
     int64_t own = first + t->place.rank * spec->batch;
@@ -222,7 +222,7 @@ Status driven_step(Driven *d, const DrivenBatch *in)
 
 /* ---- losses and logits ---- */
 
-/* What is read of a program's rows: an output (rows, cols, width). */
+/* An output (rows, cols, width) of a program, to be read of all rows. */
 typedef struct RowsJob {
     const DrivenBatch *in;
     float             *out;
@@ -251,7 +251,7 @@ static Status measure_rows(Trainer *t, const DrivenBatch *in)
     return stepper_forget_measures(&t->stepper);
 }
 
-/* Of rows from `first` on, that the program ran for. */
+/* Keeps the output of the rows from `first` on, for which the program ran. */
 static void keep_rows(const RowsJob *job, const ProgramSpec *spec, DType dtype, const Feeds *batch, int64_t first, const char *from)
 {
     const DrivenBatch *in = job->in;

@@ -31,11 +31,6 @@ static Status program_hash(uint64_t *out)
     return file_hash("/proc/self/exe", out);
 }
 
-static Status run_alone(const Config *config, const TrainHooks *hooks, TrainOutcome *out)
-{
-    return trainer_run(config, hooks, NULL, RANK_ALONE, out);
-}
-
 /* Ranks are numbered process by process. */
 static Status meet(const Config *config, Comm **out)
 {
@@ -78,7 +73,7 @@ static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainO
     config.rank = comm_rank(comm);
     if (comm_size(comm) > 1) return rank_threads_run(&comm, 1, train_rank, &(TrainJob){&config, hooks, out});
     comm_destroy(comm);
-    return run_alone(given, hooks, out);
+    return trainer_run(given, hooks, NULL, RANK_ALONE, out);
 }
 
 /* Says it of a key that the user set, where one process or machine trains though the key is of several. */
@@ -115,7 +110,7 @@ Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *ou
             (long long)config->gpus, (long long)config->world_size, COMM_MOST_RANKS);
     warn_of_idle_keys(config);
     if (is_alone && comm_mpi_started()) return run_under_mpi(config, hooks, out);
-    if (is_alone) return config->gpus > 1 ? rank_threads_alone(config, train_rank, &job) : run_alone(config, hooks, out);
+    if (is_alone) return rank_threads_alone(config, train_rank, &job);
     Comm **comms = calloc_or_end((size_t)config->gpus, sizeof *comms);
     Status status = meet(config, comms);
     if (status == OK) status = rank_threads_run(comms, (int)config->gpus, train_rank, &job);

@@ -225,7 +225,7 @@ static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
                  path, (long long)r->num_empty);
 }
 
-/* What the rows turned out to be. Of a data set that was tokenized before only the description is there, which begins with the type. */
+/* The type of the rows. A data set that was tokenized before has only a description, which begins with the type. */
 static Choice type_of(const TokenizeReport *r)
 {
     static const Choice types[] = {OPT_DATASET_TEXT, OPT_DATASET_INSTRUCTION, OPT_DATASET_CONVERSATION, OPT_DATASET_TOKENS};
@@ -442,7 +442,7 @@ InspectPacking run_data_packing(const Config *config, int64_t seq_len)
                             .long_samples = is_error ? LONG_ERROR : long_samples(config->on_long_sample)};
 }
 
-/* What is learnt from: documents after cuts, sequences after weights. */
+/* Says how much is trained on: documents after cuts, sequences after weights. */
 static void tell_rows(RunData *data, int64_t seq_len)
 {
     const LoaderStats *stats = loader_stats(data->train);
@@ -460,7 +460,7 @@ static void tell_rows(RunData *data, int64_t seq_len)
         (long long)per_step);
 }
 
-/* What the rows lost of the samples. */
+/* Says which samples were cut or left out. */
 static void tell_cuts(StrBuf *notes, const LoaderStats *stats)
 {
     if (stats->num_split)
@@ -547,7 +547,7 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     return open_eval(config, compile, &base, out);
 }
 
-/* Whether what a program looks up with the input's numbers has so many rows; bound INT64_MAX: nothing is looked up. */
+/* Whether the input's numbers are below `bound`, the rows of the table that a program looks up with them; INT64_MAX: none does. */
 static Status check_set(const ShardSet *set, const Dataset *dataset, const OwnInput *input, int64_t bound)
 {
     ShardColumn column;

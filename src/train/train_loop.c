@@ -70,7 +70,7 @@ static Status next_batch(Trainer *t, int64_t step, const Feeds **out)
     return OK;
 }
 
-/* What the first step's scales follow from, measured on all of its micro-batches, so that it doesn't depend on how many they are. */
+/* Measures the scales of the first step on all of its micro-batches, so that they don't depend on how many there are. */
 static Status calibrate(Trainer *t)
 {
     const Feeds *batch;
@@ -113,7 +113,7 @@ static const char *result_name(const Plan *plan, int index)
     return index < RESULT_SCALARS ? names[index] : plan->scalars[index - RESULT_SCALARS].name;
 }
 
-/* What a rank tells the others of a step. */
+/* A rank's message to the others after a step. */
 typedef struct RankStep {
     RankShare share;
     float     result[RESULT_MOST];
@@ -245,7 +245,7 @@ static Status agree_on_signal(Trainer *t)
     return OK;
 }
 
-/* What a rank's rows come to. */
+/* The sums of a rank's rows. */
 typedef struct EvalSum {
     double  loss;
     int64_t tokens, trained;
@@ -280,7 +280,7 @@ static Status eval_batches(Trainer *t, EvalSum *out)
     return OK;
 }
 
-/* Of all ranks, added in their order. */
+/* Adds the sums of all ranks, in their order. */
 static Status share_eval(Trainer *t, EvalSum *sum)
 {
     EvalSum own = *sum, *all = t->from_ranks;
@@ -295,7 +295,7 @@ static Status share_eval(Trainer *t, EvalSum *sum)
     return OK;
 }
 
-/* Beside what the log keeps. */
+/* On disk and on the screen. */
 static void tell_eval(Trainer *t, const EvalMetrics *eval)
 {
     log_line(t, metrics_eval(t->metrics, eval));
@@ -374,7 +374,7 @@ static void tell_step(Trainer *t, const StepMetrics *step)
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);
 }
 
-/* What GPUs hold beside the plan, once all has run there. */
+/* The memory that GPUs hold beside the plan, once every program has run. */
 static Status tell_beside(Trainer *t)
 {
     StrBuf  text = {0};

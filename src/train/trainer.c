@@ -25,7 +25,7 @@
 
 /* ---- ranks ---- */
 
-/* What is done once for all of them is rank 0's. */
+/* Rank 0 does what is done once for all ranks. */
 bool trainer_leads(const Trainer *t)
 {
     return t->place.rank == 0;
@@ -49,7 +49,7 @@ Status trainer_in_turn(Trainer *t, Status (*work)(Trainer *t))
     return trainer_agree(t, trainer_leads(t) ? OK : work(t));
 }
 
-/* Of what ranks must have in common: the kind of device, and what crosses between them. */
+/* A hash of the kind of device and of the collectives, which must be the same on all ranks. */
 static uint64_t programs_hash(const Plan *plan)
 {
     return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
@@ -150,7 +150,7 @@ static void tell_model(Trainer *t)
                   &t->model_notes);
 }
 
-/* What it writes, before the device is touched. */
+/* Before the device is touched: whether output_dir can be written, and is no folder that is read. */
 static Status check_output(const Trainer *t)
 {
     const Config *c = t->config;
@@ -227,7 +227,7 @@ Status trainer_open(Trainer *t)
 
 /* ---- data, weights ---- */
 
-/* What adapters take of the base: a checkpoint has it beside them. */
+/* The matrices that adapters take from the base; a checkpoint has them beside the adapters. */
 static Status find_pairs(Trainer *t)
 {
     const LoraOptions *lora = &t->options.lora;
@@ -279,7 +279,7 @@ static bool trains_turns(const RunData *data)
     return any;
 }
 
-/* What is trained to end a turn must end it when the model is served. */
+/* The token that ends turns in training must end them when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
     StrBuf  stop = {0};
@@ -394,7 +394,7 @@ static void write_card(Trainer *t)
     }
 }
 
-/* What comes beside the model. */
+/* Writes the files beside the model. */
 static Status complete_output(Trainer *t, const char *state_text)
 {
     const char *dir = t->config->output_dir;
