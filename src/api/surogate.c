@@ -59,9 +59,7 @@ void sg_interrupt(void)
 
 void *api_allocate(size_t bytes)
 {
-    void *memory = calloc(1, bytes ? bytes : 1);
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
+    return calloc_or_end(1, bytes ? bytes : 1);
 }
 
 static _Thread_local locale_t callers_locale;

@@ -27,8 +27,7 @@ void strbuf_reserve(StrBuf *buf, size_t extra)
     size_t capacity = buf->capacity + buf->capacity / 2;
     if (capacity < need) capacity = need;
     if (capacity < 64) capacity = 64;
-    char *data = realloc(buf->data, capacity);
-    if (!data) fatal_out_of_memory(capacity);
+    char *data = realloc_or_end(buf->data, capacity);
     buf->data = data;
     buf->capacity = capacity;
 }

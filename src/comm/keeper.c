@@ -59,8 +59,7 @@ Status keeper_start(Comm *comm, Keeper **out)
 {
     *out = NULL;
     if (!comm) return OK;
-    Keeper *k = calloc(1, sizeof *k);
-    if (!k) fatal_out_of_memory(sizeof *k);
+    Keeper *k = calloc_or_end(1, sizeof *k);
     k->comm = comm;
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->changed, NULL);

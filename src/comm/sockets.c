@@ -186,8 +186,7 @@ static void *control_main(void *argument)
 {
     SocketComm    *self = argument;
     double         said = 0;
-    struct pollfd *polls = calloc((size_t)self->num_peers + 1, sizeof *polls);
-    if (!polls) fatal_out_of_memory(0);
+    struct pollfd *polls = calloc_or_end((size_t)self->num_peers + 1, sizeof *polls);
     pthread_mutex_lock(&self->life.lock);
     while (!self->leaving) {
         if (pulse_now() - said >= step_of(self)) {
@@ -326,8 +325,7 @@ static Status host_sums(SocketComm *self, const CommCall *call, char *sums)
 static Status host_reduce(SocketComm *self, const CommCall *call)
 {
     size_t total = (size_t)call->count * (size_t)(call->kind == COMM_REDUCE_SCATTER ? self->num_peers : 1);
-    char  *sums = malloc(total * REDUCE_BYTES + 1);
-    if (!sums) fatal_out_of_memory(total * REDUCE_BYTES);
+    char  *sums = malloc_or_end(total * REDUCE_BYTES + 1);
     Status status = host_sums(self, call, sums);
     free(sums);
     return status;
@@ -433,9 +431,8 @@ Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **ou
 {
     MeetSockets sockets = {0};
     TRY(meet_all(meeting, &sockets));
-    SocketComm *self = calloc(1, sizeof *self);
+    SocketComm *self = calloc_or_end(1, sizeof *self);
     int         num_peers = meeting->rank == 0 ? meeting->world_size : 1;
-    if (!self) fatal_out_of_memory(sizeof *self);
     self->base = (Comm){.api = &sockets_api,
                         .side = &self->side,
                         .rank = meeting->rank,
@@ -445,8 +442,7 @@ Status comm_meet(const CommMeeting *meeting, const CommLimits *limits, Comm **ou
     comm_life_init(&self->life, limits);
     self->first_peer = meeting->rank == 0;
     self->num_peers = num_peers;
-    self->peers = calloc((size_t)num_peers, sizeof *self->peers);
-    if (!self->peers) fatal_out_of_memory(0);
+    self->peers = calloc_or_end((size_t)num_peers, sizeof *self->peers);
     self->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pulse_init(&self->side.pulse);
     take_sockets(self, &sockets);
@@ -479,9 +475,8 @@ static void *visit(void *argument)
 Status comm_meet_several(const CommMeeting *meeting, const CommLimits *limits, int count, Comm *out[])
 {
     FAIL_IF(count < 1 || count > COMM_MOST_RANKS, ERR_INVALID, "%d ranks of one process, expected 1 to %d", count, COMM_MOST_RANKS);
-    Visitor *visitors = calloc((size_t)count, sizeof *visitors);
+    Visitor *visitors = calloc_or_end((size_t)count, sizeof *visitors);
     int      started = 0, failed = -1;
-    if (!visitors) fatal_out_of_memory(0);
     for (; started < count; started++) {
         visitors[started] = (Visitor){.meeting = *meeting, .limits = limits};
         visitors[started].meeting.rank += started;

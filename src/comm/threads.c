@@ -238,8 +238,7 @@ Status comm_threads_create(int size, const CommLimits *limits, Comm *out[])
 {
     FAIL_IF(size < 1 || size > COMM_MOST_RANKS, ERR_INVALID, "%d ranks asked for, expected 1 to %d", size, COMM_MOST_RANKS);
     size_t bytes = sizeof(Group) + (size_t)size * sizeof(ThreadComm);
-    Group *group = calloc(1, bytes);
-    if (!group) fatal_out_of_memory(bytes);
+    Group *group = calloc_or_end(1, bytes);
     group->size = size;
     comm_life_init(&group->life, limits);
     pthread_cond_init(&group->met_or_ended, NULL);

@@ -215,8 +215,7 @@ static const DeviceApi cpu_api = {
 
 Status device_cpu_create(int num_threads, Device **out)
 {
-    CpuDevice *cpu = calloc(1, sizeof *cpu);
-    if (!cpu) fatal_out_of_memory(sizeof *cpu);
+    CpuDevice *cpu = calloc_or_end(1, sizeof *cpu);
     cpu->base.api = &cpu_api;
     Status status = pool_create(num_threads, &cpu->pool);
     if (status != OK) {
