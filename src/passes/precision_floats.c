@@ -126,20 +126,16 @@ static bool has_bf16(const Node *node)
 /* The node again, of fp32. One that rounds a gradient to bf16 is left out. */
 static Status widen_node(const Precision *p, Node *node)
 {
-    Value   *in[NODE_MAX_IN];
-    uint32_t want = 0;
-    int      first = 0;
-    Node    *made;
+    Value *in[NODE_MAX_IN];
+    Node  *made;
     TRY(widen_inputs(p, node, in));
-    for (int k = 0; k < node->num_out; k++) want |= (uint32_t)(node->out[k] != NULL) << k;
-    while (!node->out[first]) first++;
     if (node->op == &op_cast && is_bf16(node->out[0]) && in[0]->type.dtype == DT_F32) {
         graph_replace_uses(p->graph, node->out[0], in[0], NULL);
         graph_remove_node(p->graph, node);
         return OK;
     }
     pass_work_at(p->graph, node);
-    TRY(graph_add_node(p->graph, node->op, node->attrs, node->out[first]->name, in, node->num_in, want, &made));
+    TRY(graph_add_node(p->graph, node->op, node->attrs, node_first_out(node)->name, in, node->num_in, node_wanted(node), &made));
     made->flags |= node->flags;
     for (int k = 0; k < node->num_out; k++)
         if (node->out[k]) value_take_place(p->graph, node->out[k], made->out[k]);

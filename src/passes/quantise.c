@@ -92,15 +92,6 @@ static int weights_in(const Quantise *q, Value *whole, Value *out[DEQUANTISE_MAX
     return count;
 }
 
-/* The first node that reads the value; NULL: none does. */
-static Node *first_reader(const Value *value)
-{
-    Node *first = NULL;
-    for (const Use *use = value->first_use; use; use = use->next)
-        if (use->node && (!first || node_precedes(use->node, first))) first = use->node;
-    return first;
-}
-
 /* Adds part k of all weights, one after the other, each under its own name. */
 static Value *add_part(const Quantise *q, const char *name, Value *const *weights, const TensorType (*types)[FORMAT_MAX_PARTS], int count,
                        int k)
@@ -172,7 +163,7 @@ static Status multiply_all(const Quantise *q, const Value *whole, Value *const *
 /* Readers of the weight read the matrix that is made again of its codes. */
 static Status dequantise(const Quantise *q, Value *whole, const DequantiseAttrs *attrs, const char *name, Value *const *parts)
 {
-    Node *reader = first_reader(whole), *node;
+    Node *reader = value_first_reader(whole), *node;
     if (!reader) return OK;
     pass_work_nowhere(q->graph);
     q->graph->cursor = reader;
