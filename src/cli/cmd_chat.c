@@ -235,7 +235,7 @@ static Status talk(Chat *c)
     Lines    lines = {0};
     LineKind kind = LINE_INTERRUPTED;
     ChatAct  act = CHAT_NOTHING;
-    char    *line;
+    char    *line = NULL;
     Status   status = OK;
     while (status == OK && kind != LINE_END && act != CHAT_QUIT) {
         forget_interrupts();
