@@ -32,8 +32,8 @@ void status_clear(void)
     message[0] = 0;
 }
 
-/* The message becomes what is shown of `text`. A text cut within a character ("%.60s", or the buffer's end) leaves the first bytes of it:
- * one ? stands for them. Control characters of quoted files are made visible, as messages go to terminals. */
+/* Stores `text` in `message`. If formatting cut a multi-byte character ("%.60s", or the end of the buffer), its remaining bytes become one
+ * "?". Control characters are made visible, because messages may quote files and go to terminals. */
 static void keep(const char *text)
 {
     size_t len = strlen(text), to = 0;
@@ -57,7 +57,7 @@ static void keep(const char *text)
 
 Status status_fail(Status status, const char *fmt, ...)
 {
-    /* An argument may be the old message itself: format aside, then copy. */
+    /* An argument may point into the old message: so format into `text` first, then copy. */
     char    text[STATUS_MESSAGE_BYTES];
     va_list args;
     va_start(args, fmt);
@@ -96,25 +96,4 @@ void fatal_out_of_memory(size_t bytes)
 {
     fprintf(stderr, "surogate: out of host memory (%zu bytes asked for)\n", bytes);
     _Exit(status_exit_code(ERR_NO_FIT));
-}
-
-void *malloc_or_end(size_t bytes)
-{
-    void *memory = malloc(bytes ? bytes : 1);
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
-}
-
-void *calloc_or_end(size_t count, size_t size)
-{
-    void *memory = calloc(count ? count : 1, size);
-    if (!memory) fatal_out_of_memory(count * size);
-    return memory;
-}
-
-void *realloc_or_end(void *memory, size_t bytes)
-{
-    memory = realloc(memory, bytes ? bytes : 1);
-    if (!memory) fatal_out_of_memory(bytes);
-    return memory;
 }

@@ -9,11 +9,6 @@
 
 static char dir[] = "/tmp/surogate-libraries-XXXXXX";
 
-void cuda_host_log(const char *fmt, ...)
-{
-    (void)fmt;
-}
-
 /* Makes DIR/folder/libstandin.so.7, a copy of one that the compiler made; false: there is no compiler. */
 static bool make_library(const char *folder)
 {

@@ -266,11 +266,6 @@ Status cuda_failed(cudaError_t error, const char *what, const char *file, int li
     FAIL(ERR_DEVICE, "%s:%d: %s: %d", file, line, what, (int)error);
 }
 
-void cuda_host_log(const char *fmt, ...)
-{
-    (void)fmt;
-}
-
 Status cuda_gemm_share(CudaDevice *device, Comm *comm);
 Status cuda_gemm_share(CudaDevice *device, Comm *comm)
 {

@@ -1,8 +1,9 @@
-/* cuBLASLt sees column-major matrices: our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, so b comes first.
- * Algorithms that reduce with atomics are never asked for. The cache on disk is a text file a GPU and library version,
- * a line a shape. */
+/* cuBLASLt uses column-major matrices. Our row-major c = op(a) op(b) is its c^T = op(b)^T op(a)^T, so b is passed first. We never ask
+ * for algorithms that reduce with atomics. The cache on disk is a text file for each GPU and library version, with a line for each
+ * shape. */
 #include "device/cuda/gemm.h"
 
+#include "base/log.h"
 #include "comm/comm.h"
 #include "device/cuda/cuda.h"
 
@@ -17,22 +18,22 @@ enum {
     MAX_ALGOS = 16,
     KEY_BYTES = 160,
     ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
-    ALIGN = 16, /* bytes: more is of no use */
+    ALIGN = 16, /* bytes; greater alignment is of no use */
     FIRST_WITH_BLOCKS = 120900,
     FIRST_WITH_FP4 = 120800,
-    FP4_ALONG = 2 * ALIGN, /* codes in whole 16 bytes */
-    FACTOR_BYTES = 256     /* of the workspace of FP4 products, for what cuda_gemm_factors makes */
+    FP4_ALONG = 2 * ALIGN, /* FP4 codes in whole 16 bytes */
+    FACTOR_BYTES = 256     /* bytes at the start of the workspace of FP4 products, for the results of cuda_gemm_factors */
 };
 
-/* Milliseconds: of products that are timed under load, and for how long. */
+/* Milliseconds: products at least this long are timed under load; how long the load runs. */
 #define LEAST_LOAD_MS 0.7f
 #define LOAD_MS 10.0f
 
 typedef struct GemmPlan {
     char                   key[KEY_BYTES];
-    bool                   supported, chosen; /* chosen: measured, here or earlier */
+    bool                   supported, chosen; /* chosen: the algorithm was measured, now or earlier */
     cublasLtMatmulDesc_t   desc;
-    cublasLtMatrixLayout_t a, b, c; /* in our order */
+    cublasLtMatrixLayout_t a, b, c; /* in our order, not the library's */
     cublasLtMatmulAlgo_t   algo;
     float                  microseconds;
 } GemmPlan;
@@ -80,7 +81,7 @@ static uint32_t alignment_of(const GemmOperand *x)
     return (uint32_t)(bytes & (~bytes + 1));
 }
 
-/* 1: a bias as the library takes it, in bf16 beside operands of fewer bits, else of c's dtype; 2: another; 0: none. */
+/* 1: a bias as the library accepts it: in bf16 if operands are FP8 or FP4, else in c's dtype; 2: any other bias; 0: no bias. */
 static int bias_kind(const Gemm *g)
 {
     DType dtype = is_fp8(&g->a) || is_fp8(&g->b) || is_fp4(g) ? DT_BF16 : g->c.dtype;
@@ -88,7 +89,8 @@ static int bias_kind(const Gemm *g)
     return g->bias.dtype == dtype && alignment_of(&g->bias) == ALIGN ? 1 : 2;
 }
 
-/* On sm_90 FP8 is multiplied along rows of both operands alone. cuBLASLt wants dims and scales in whole 16 bytes. */
+/* Whether FP8 operands fit. On sm_90 FP8 is only multiplied along stored rows of both operands, and cuBLASLt requires dims and scales in
+ * whole 16 bytes. */
 static bool fp8_fits(const Gemm *g)
 {
     bool along_k = !g->a.trans && g->b.trans && g->a.stride % ALIGN == 0 && g->b.stride % ALIGN == 0;
@@ -107,7 +109,7 @@ bool cuda_gemm_has_blocks(const CudaDevice *device)
     return device->sm == 90 && device->lib.cublas_version >= FIRST_WITH_BLOCKS;
 }
 
-/* Scales of blocks: rows of a in fours, rows of b's scales in whole 16 bytes. */
+/* Whether scales of blocks fit: rows of a are a multiple of 4, and rows of b's scales whole 16 bytes. True without such scales. */
 static bool blocks_fit(const CudaDevice *device, const Gemm *g)
 {
     bool scaled = g->a.scaling == GEMM_SCALE_ROWS && g->b.scaling == GEMM_SCALE_TILES && fp8_fits(g);
@@ -120,7 +122,7 @@ bool cuda_gemm_has_fp4(const CudaDevice *device)
     return device->sm >= 100 && device->lib.cublas_version >= FIRST_WITH_FP4;
 }
 
-/* FP4 is multiplied along rows of both operands alone, in whole 16 bytes, as are rows of c. */
+/* Whether FP4 operands fit. FP4 is only multiplied along stored rows of both operands; rows of a, b and c must be whole 16 bytes. */
 static bool fp4_fits(const CudaDevice *device, const Gemm *g)
 {
     bool along_k = !g->a.trans && g->b.trans && g->a.stride % FP4_ALONG == 0 && g->b.stride % FP4_ALONG == 0 && g->k % FP4_ALONG == 0;
@@ -161,7 +163,7 @@ static bool cache_path(const CudaDevice *device, char out[PATH_MAX])
     else
         return false;
     if (n < 0 || n >= PATH_MAX - 128) return false;
-    for (char *p = out + 1; *p; p++) /* make the folders */
+    for (char *p = out + 1; *p; p++) /* creates the folders */
         if (*p == '/') *p = 0, mkdir(out, 0755), *p = '/';
     mkdir(out, 0755);
     snprintf(out + n, 128, "/gemm-%.63s-cublaslt-%zu.txt", gpu, device->lib.cublas_version);
@@ -190,7 +192,7 @@ static KnownAlgo *add_known(CudaGemmCache *cache, const char *key)
     return known;
 }
 
-/* One line: key, microseconds, the algorithm's words. Lines that aren't of this form are skipped. */
+/* Parses a line: key, microseconds, words of the algorithm. Skips malformed lines. */
 static void parse_line(CudaGemmCache *cache, const char *line)
 {
     KnownAlgo parsed = {0};
@@ -243,7 +245,7 @@ void cuda_gemm_save(CudaDevice *device)
     if (!cache || !cache->changed || !cache_path(device, path)) return;
     snprintf(temporary, sizeof temporary, "%s.%d.%d", path, (int)getpid(), device->index);
     FILE *file = fopen(temporary, "w");
-    if (!file) return; /* a cache: without it the next start measures again */
+    if (!file) return; /* without a cache the next start just measures again */
     fprintf(file, "# m,n,k,transposes,accumulate,dtypes,bias,strides,alignments[,FP8][,FP4]  microseconds  algorithm\n");
     for (int i = 0; i < cache->num_known; i++) {
         known_text(&cache->known[i], line, sizeof line);
@@ -294,7 +296,7 @@ Status cuda_gemm_share(CudaDevice *device, Comm *comm)
 
 static Status make_layout(const CudaLibraries *lib, DType dtype, int64_t rows, int64_t cols, int64_t stride, cublasLtMatrixLayout_t *out)
 {
-    /* stored (rows, cols) row-major is (cols, rows) column-major */
+    /* row-major (rows, cols) is column-major (cols, rows) */
     BLAS_TRY(lib, cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)cols, (uint64_t)rows, stride));
     return OK;
 }
@@ -306,7 +308,8 @@ static Status set_desc(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cubl
     return OK;
 }
 
-/* Algorithms are chosen before it is known where the scales lie, and the library may want pointers even so: these are never followed. */
+/* Sets the formats of scales. Algorithms are chosen before the scales' addresses are known, but the library may require pointers: it
+ * gets dummies, which it never reads. */
 static Status set_blocks(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cublasLtMatmulMatrixScale_t of_b,
                          cublasLtMatmulMatrixScale_t of_a)
 {
@@ -317,7 +320,7 @@ static Status set_blocks(const CudaLibraries *lib, cublasLtMatmulDesc_t desc, cu
     return set_desc(lib, desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &aligned, sizeof aligned);
 }
 
-/* Scales of blocks, and one of each whole operand in the factor that the device reads. */
+/* Sets scales of blocks for FP4. Each operand's scale as a whole becomes part of alpha, which is read from device memory. */
 static Status set_fp4(const CudaLibraries *lib, cublasLtMatmulDesc_t desc)
 {
     cublasLtPointerMode_t mode = CUBLASLT_POINTER_MODE_DEVICE;
@@ -353,7 +356,8 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
 {
     cublasLtMatmulPreference_t preference;
     size_t                     workspace = workspace_of(g);
-    /* One chain along k has the same bits for any m; else partial sums may lie in the fp32 workspace. */
+    /* With rows_alone the sum along k must be one chain, which has the same bits for any m. Else partial sums may be put in the
+     * workspace, in fp32. */
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE | (g->rows_alone ? 0 : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     uint32_t align_a = alignment_of(&g->a), align_b = alignment_of(&g->b);
     uint32_t align_c = alignment_of(&g->c);
@@ -379,8 +383,8 @@ static int find_algos(const CudaLibraries *lib, const Gemm *g, const GemmPlan *p
     return status == CUBLAS_STATUS_SUCCESS ? count : 0;
 }
 
-/* Whether a row has the same bits for any m and n: fp32 products sum in orders of their own, and those of bf16 or f16 rows that don't begin
- * at multiples of 16 bytes in one that depends on both. */
+/* Whether a row has the same bits for any m and n. fp32 products don't: their order of sums varies. Nor do bf16 or f16 products if rows
+ * don't start at multiples of 16 bytes, as the order then depends on m and n. */
 static bool is_one_chain(const Gemm *g)
 {
     return g->a.dtype == DT_BF16 || g->a.dtype == DT_F16 ? g->k % (ALIGN / 2) == 0 : g->a.dtype != DT_F32;
@@ -394,7 +398,7 @@ static bool dtypes_fit(const CudaDevice *device, const Gemm *g)
            g->k > 0;
 }
 
-/* A known algorithm still has to be one for this shape: a file may be old or edited. */
+/* Takes over a known algorithm. It is checked against this shape, as the file may be old or edited. */
 static bool take_known(const CudaLibraries *lib, CudaGemmCache *cache, const Gemm *g, GemmPlan *plan)
 {
     const KnownAlgo                *known = find_known(cache, plan->key);
@@ -430,7 +434,7 @@ static GemmPlan *plan_of(CudaDevice *device, const Gemm *g)
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
     plan->supported = find_algos(lib, g, plan, results) > 0;
     if (!plan->supported && (has_blocks(g) || is_fp4(g)))
-        cuda_host_log("cuBLASLt: no algorithm for the product %s: our own, slow kernel is used", key);
+        log_info("cuBLASLt: no algorithm for the product %s: our own, slow kernel is used", key);
     if (plan->supported) plan->algo = results[0].algo;
     if (plan->supported) take_known(lib, cache, g, plan);
     return plan;
@@ -492,7 +496,7 @@ typedef struct Timing {
     cudaEvent_t events[2];
 } Timing;
 
-/* Milliseconds each. */
+/* *out_ms: milliseconds of one product. */
 static Status time_runs(CudaDevice *device, const Timing *t, const cublasLtMatmulAlgo_t *algo, int repeats, float *out_ms)
 {
     CUDA_TRY(cudaEventRecord(t->events[0], device->stream));
@@ -507,7 +511,7 @@ static Status time_runs(CudaDevice *device, const Timing *t, const cublasLtMatmu
 static Status time_algo(CudaDevice *device, const Timing *t, const cublasLtMatmulAlgo_t *algo, float *out_ms)
 {
     float again;
-    TRY(time_runs(device, t, algo, 1, out_ms)); /* warms up and says how many fill a millisecond */
+    TRY(time_runs(device, t, algo, 1, out_ms)); /* warms up; the time tells how many fill a millisecond */
     int repeats = *out_ms > 0.05f ? (int)(1.0f / *out_ms) + 1 : 20;
     TRY(time_runs(device, t, algo, repeats, out_ms));
     if (*out_ms >= LEAST_LOAD_MS) return OK;
@@ -516,9 +520,9 @@ static Status time_algo(CudaDevice *device, const Timing *t, const cublasLtMatmu
     return OK;
 }
 
-/* A GPU whose multiplying units are always busy lowers its clocks to stay within its power, for one algorithm more than for another. So
- * those of long products are timed in turn, each after it ran a while: there and back, as the one before counts too. times: of each, 0
- * where it can't run. */
+/* A GPU with busy matrix units lowers its clocks to stay within its power limit, and algorithms differ in power. So algorithms of long
+ * products are timed one after another, each after it has run for a while. The order goes forward, then back, as the previous algorithm
+ * has an influence too. times: milliseconds of each; 0: it can't run. */
 static Status time_under_load(CudaDevice *device, const Timing *t, const cublasLtMatmulHeuristicResult_t *results, float *times, int count)
 {
     float loaded[MAX_ALGOS] = {0}, ms;
@@ -533,7 +537,7 @@ static Status time_under_load(CudaDevice *device, const Timing *t, const cublasL
     return OK;
 }
 
-/* a and b random, c zeros; or all zeros. */
+/* Fills a and b with random values, and c with zeros; random false: fills all with zeros. */
 static Status fill_operands(const Gemm *g, bool random, cudaStream_t stream)
 {
     const GemmOperand *operands[] = {&g->a, &g->b, &g->c};
@@ -555,7 +559,7 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     GemmPlan                       *plan = g->m && g->n ? plan_of(device, g) : NULL;
     cublasLtMatmulHeuristicResult_t results[MAX_ALGOS];
     if (!plan || !plan->supported || plan->chosen) return OK;
-    if (take_known(&device->lib, cache_of(device), g, plan)) return OK; /* from rank 0, since the plan was made */
+    if (take_known(&device->lib, cache_of(device), g, plan)) return OK; /* rank 0 has shared it since the plan was made */
     int    count = find_algos(&device->lib, g, plan, results), best = -1;
     Timing t = {.gemm = g, .plan = plan, .workspace = workspace, .workspace_bytes = workspace_bytes};
     float  times[MAX_ALGOS] = {0};
@@ -577,8 +581,8 @@ Status cuda_gemm_prepare(CudaDevice *device, const Gemm *g, void *workspace, siz
     CUDA_TRY(cudaStreamSynchronize(device->stream));
     cudaEventDestroy(t.events[0]);
     cudaEventDestroy(t.events[1]);
-    if (best < 0 && (is_fp8(&g->a) || is_fp4(g))) { /* of FP8 it may offer algorithms for dims that they then refuse */
-        cuda_host_log("cuBLASLt: none of %d algorithms runs the product %s: our own, slow kernel is used", count, plan->key);
+    if (best < 0 && (is_fp8(&g->a) || is_fp4(g))) { /* for some dims it offers FP8 algorithms that then refuse to run */
+        log_info("cuBLASLt: none of %d algorithms runs the product %s: our own, slow kernel is used", count, plan->key);
         plan->supported = false;
         return OK;
     }

@@ -1,6 +1,7 @@
-/* base/status.h inside the plugin: messages go to the program's buffer, through the table it handed over. */
+/* base/status.h and lines of base/log.h inside the plugin: messages go to the program, through the table of functions that it passed. */
 #include "device/cuda/plugin.h"
 
+#include "base/log.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernel.h"
 
@@ -16,7 +17,9 @@ void cuda_host_set(const CudaHost *given)
     host = given;
 }
 
-void cuda_host_log(const char *fmt, ...)
+/* ---- base/log.h ---- */
+
+void log_info(const char *fmt, ...)
 {
     char    text[STATUS_MESSAGE_BYTES];
     va_list args;
@@ -25,6 +28,18 @@ void cuda_host_log(const char *fmt, ...)
     va_end(args);
     host->log(text);
 }
+
+void log_warn(const char *fmt, ...)
+{
+    char    text[STATUS_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    log_info("warning: %s", text);
+}
+
+/* ---- base/status.h ---- */
 
 const char *status_message(void)
 {

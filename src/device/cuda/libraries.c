@@ -1,5 +1,6 @@
 #include "device/cuda/libraries.h"
 
+#include "base/log.h"
 #include "device/cuda/cuda.h"
 
 #include <dlfcn.h>
@@ -14,16 +15,16 @@ enum { MAX_CANDIDATES = 64 };
 
 typedef struct Candidate {
     char path[512];
-    long version; /* comparable among candidates of one library; 0: unknown */
+    long version; /* comparable between candidates for one library; 0: unknown */
 } Candidate;
 
 typedef struct Search {
-    const char *soname, *package; /* libcublasLt.so.13, nvidia_cublas */
+    const char *soname, *package; /* such as libcublasLt.so.13, nvidia_cublas */
     Candidate   found[MAX_CANDIDATES];
     int         num_found;
 } Search;
 
-static long parse_version(const char *text) /* 13.1.0.3 -> 13001000003, by three digits */
+static long parse_version(const char *text) /* 13.1.0.3 -> 13001000003, three digits for each part */
 {
     long version = 0, part = 0;
     int  parts = 0;
@@ -41,7 +42,7 @@ static long parse_version(const char *text) /* 13.1.0.3 -> 13001000003, by three
     return version;
 }
 
-/* The pattern that matches the path's first `len` bytes alone: a folder may be called [old]. What doesn't fit is cut off. */
+/* Escapes the path's first `len` bytes, so that glob matches only them: a folder may be named [old]. A path that is too long is cut off. */
 static const char *literal(const char *path, size_t len, char out[PATH_MAX])
 {
     size_t n = 0;
@@ -53,7 +54,7 @@ static const char *literal(const char *path, size_t len, char out[PATH_MAX])
     return out;
 }
 
-/* From the real file's name (libx.so.13.1.0.3), or pip's record beside the package. */
+/* Version from the real file's name (libx.so.13.1.0.3), or from pip's record beside the package; 0: unknown. */
 static long version_of(const Search *search, const char *path)
 {
     char        real[PATH_MAX], pattern[PATH_MAX], folder[PATH_MAX];
@@ -73,7 +74,7 @@ static long version_of(const Search *search, const char *path)
     return version;
 }
 
-/* Candidates in the folders that the pattern matches. */
+/* Adds candidates in all folders that match the pattern. */
 static void look(Search *search, const char *folder_pattern)
 {
     char   pattern[PATH_MAX];
@@ -88,7 +89,7 @@ static void look(Search *search, const char *folder_pattern)
     globfree(&paths);
 }
 
-/* prefix: a pattern, too. */
+/* prefix: may be a pattern too. */
 static void look_in_site_packages(Search *search, const char *prefix)
 {
     char folder[PATH_MAX];
@@ -98,7 +99,7 @@ static void look_in_site_packages(Search *search, const char *prefix)
     look(search, folder);
 }
 
-/* The environment that the plugin was installed into: it lies in site-packages/surogate/lib. */
+/* Looks in the environment into which the plugin was installed, as site-packages/surogate/lib. */
 static void look_beside_plugin(Search *search)
 {
     char    folder[PATH_MAX], own[PATH_MAX];
@@ -110,7 +111,7 @@ static void look_beside_plugin(Search *search)
     look(search, folder);
 }
 
-/* The environment of the python3 that PATH finds. */
+/* Looks in the environment of the first python3 in PATH. */
 static void look_beside_python(Search *search)
 {
     const char *path = getenv("PATH");
@@ -136,7 +137,7 @@ static void look_everywhere(Search *search)
             size_t len = strcspn(given, ":");
             snprintf(folder, sizeof folder, "%.*s", (int)len, given);
             look(search, literal(given, len, exact));
-            if (strcmp(folder, exact) != 0) look(search, folder); /* a pattern, then */
+            if (strcmp(folder, exact) != 0) look(search, folder); /* it was written as a pattern */
             given += len + (given[len] == ':');
         }
         return;
@@ -154,7 +155,7 @@ static void look_everywhere(Search *search)
     if (home) snprintf(folder, sizeof folder, "%.3000s/.local", literal(home, PATH_MAX, exact)), look_in_site_packages(search, folder);
 }
 
-/* The newest that opens; the loader's own paths last. */
+/* Opens the newest candidate that can be opened, else one from the loader's paths (not if SUROGATE_CUDA_LIBS is set). NULL: none. */
 static void *open_newest(Search *search, char *out_path, size_t size)
 {
     look_everywhere(search);
@@ -208,7 +209,7 @@ static Status open_cudnn(CudaLibraries *lib)
     char   soname[32], nvrtc_path[512];
     void  *handle = open_newest(&search, lib->cudnn_path, sizeof lib->cudnn_path);
     if (!handle) return OK;
-    /* cuDNN compiles with NVRTC, which it looks for by name: have it loaded */
+    /* cuDNN compiles with NVRTC and looks for it by name, so load it first */
     snprintf(soname, sizeof soname, "libnvrtc.so.%d", CUDART_VERSION / 1000);
     nvrtc.soname = soname;
     open_newest(&nvrtc, nvrtc_path, sizeof nvrtc_path);
@@ -224,8 +225,7 @@ cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib)
     if (!lib->cudnn_version || lib->dnn) return lib->dnn;
     cudnnStatus_t status = lib->cudnnCreate(&lib->dnn);
     if (status == CUDNN_STATUS_SUCCESS) return lib->dnn;
-    cuda_host_log("cuDNN (%s) doesn't work here: %s; our own attention kernels are used", lib->cudnn_path,
-                  lib->cudnnGetErrorString(status));
+    log_info("cuDNN (%s) doesn't work here: %s; our own attention kernels are used", lib->cudnn_path, lib->cudnnGetErrorString(status));
     lib->dnn = NULL;
     lib->cudnn_version = 0;
     return NULL;

@@ -1,6 +1,7 @@
 /* See ranks.h. */
 #include "device/cuda/ranks.h"
 
+#include "base/log.h"
 #include "comm/agree.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/gemm.h"
@@ -9,14 +10,14 @@
 
 /* ---- which backend ---- */
 
-/* What a rank brings to the choice. */
+/* A rank's part in choosing a backend. */
 typedef struct Offer {
     int     gpu;
     bool    can;
     CrossBy gather_by, reduce_by;
 } Offer;
 
-/* NULL: copy engines can do it. */
+/* Why copy engines can't be used; NULL: they can. Sets gpus[r] to rank r's GPU. */
 static const char *what_copies_lack(const Comm *comm, const Offer *offers, int *gpus)
 {
     if (!comm->is_one_process) return "the ranks are processes, and copies want threads of one (gpus: N)";
@@ -48,12 +49,12 @@ static Status choose(CudaDevice *cuda, int *gpus)
     TRY(status);
     const char *lack = what_copies_lack(cuda->comm, all, gpus);
     bool        is_news = own.gather_by != CROSS_NCCL || own.reduce_by != CROSS_NCCL;
-    if (lack && is_news && cuda->comm->is_one_process && cuda->comm->rank == 0) cuda_host_log("GPUs send by NCCL: %s", lack);
+    if (lack && is_news && cuda->comm->is_one_process && cuda->comm->rank == 0) log_info("GPUs send by NCCL: %s", lack);
     TRY(choose_one(own.gather_by, lack, "memcpy_all_gather", &cuda->gathers_by_copies));
     return choose_one(own.reduce_by, lack, "memcpy_send_recv or use_all_to_all_reduce", &cuda->reduces_by_copies);
 }
 
-/* Before a device is joined, for those who ask what a run would do. */
+/* Whether a run would use copies, asked before the device has joined. */
 static bool would_copy(CrossBy by, int64_t ranks)
 {
     int gpus[CUDA_MOST_PEERS], count = 0;
@@ -99,7 +100,7 @@ Status cuda_ranks_all_gather(CudaDevice *cuda, const void *send, void *recv, siz
 
 /* ---- joining and leaving ---- */
 
-/* Called when a rank has failed. */
+/* Called when a rank has failed; ends the queued collectives. */
 static void on_end(void *context)
 {
     cuda_peers_end(context);
@@ -119,7 +120,7 @@ Status cuda_ranks_join(CudaDevice *cuda, Comm *comm)
     if (comm_size(comm) == 1) return OK;
     cuda->comm = comm;
     TRY(choose(cuda, gpus));
-    TRY(cuda_gemm_share(cuda, comm)); /* of rank 0's file */
+    TRY(cuda_gemm_share(cuda, comm)); /* shares what rank 0 read from its cache file */
     Status status = open_backends(cuda, gpus);
     comm_on_end(comm, on_end, cuda);
     TRY(status);

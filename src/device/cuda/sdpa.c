@@ -1,8 +1,9 @@
-/* The graphs: attention as its plain operations, which cuDNN's runtime engine compiles to one fused kernel (forward) or
- * a few (backward). Shapes are [B,H,T,D]; scores [B,H,T,T] are virtual. Backward is the deterministic form: dQ is a
- * plain product. */
+/* Attention as graphs of plain operations, which cuDNN's runtime engine compiles to one fused kernel (forward) or a few (backward).
+ * Shapes are [B,H,T,D]; scores [B,H,T,T] are virtual, so they are never stored. The backward pass is deterministic: dQ is a plain
+ * product. */
 #include "device/cuda/sdpa.h"
 
+#include "base/log.h"
 #include "device/cuda/cuda.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@
 
 enum { MAX_DESCRIPTORS = 192, MAX_OPS = 40, MAX_DATA = 20, MAX_CONFIGS = 8 };
 
-/* Tensors with memory of their own; the id is the index. */
+/* Tensors in memory (not virtual); the value is cuDNN's unique id. */
 typedef enum DataId {
     DATA_Q = 1,
     DATA_K,
@@ -33,17 +34,17 @@ typedef enum DataId {
 } DataId;
 
 typedef struct SdpaPlan {
-    CudaSdpa                 key; /* pointers NULL */
+    CudaSdpa                 key; /* with all pointers NULL */
     bool                     works;
     cudnnBackendDescriptor_t plan;
     size_t                   workspace_bytes;
-    float                    scale, minus_inf, one; /* by-value operands are read through host pointers */
+    float                    scale, minus_inf, one; /* cuDNN reads scalar operands through host pointers */
     cudnnBackendDescriptor_t descriptors[MAX_DESCRIPTORS];
     int                      num_descriptors;
     cudnnBackendDescriptor_t ops[MAX_OPS];
     int                      num_ops;
     int64_t                  next_id;
-    Status                   status; /* of building: the first failure */
+    Status                   status; /* first failure while building */
 } SdpaPlan;
 
 struct CudaSdpaCache {
@@ -102,7 +103,7 @@ static Shape packed(int64_t b, int64_t h, int64_t rows, int64_t cols)
     return (Shape){{b, h, rows, cols}, {h * rows * cols, rows * cols, cols, 1}};
 }
 
-/* id 0: virtual */
+/* id 0: a virtual tensor, without memory */
 static Desc tensor(const Build *b, DataId id, cudnnDataType_t dtype, Shape shape)
 {
     Desc    desc = make(b, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -132,7 +133,7 @@ static Desc operation(const Build *b, cudnnBackendDescriptorType_t type)
     return b->p->ops[b->p->num_ops++] = make(b, type);
 }
 
-/* y = mode(x, other) or, with `mask`, mask ? x : other; axis: of GEN_INDEX. NULL: absent. */
+/* Adds y = mode(x, other) or, with `mask`, mask ? x : other. axis: for GEN_INDEX, else -1. other, mask NULL: absent. */
 static void pointwise(const Build *b, cudnnPointwiseMode_t mode, cudnnDataType_t math, int64_t axis, Desc x, Desc other, Desc mask, Desc y)
 {
     Desc kind = make(b, CUDNN_BACKEND_POINTWISE_DESCRIPTOR), op;
@@ -198,7 +199,7 @@ static Desc multiply(const Build *b, Desc x, Desc y, Shape shape)
     return z;
 }
 
-/* x under another shape: the transpose of the last two dims. */
+/* x with another shape; used to transpose the last two dims. */
 static Desc reshape(const Build *b, Desc x, cudnnDataType_t dtype, Shape shape)
 {
     Desc y = tensor(b, 0, dtype, shape), op = operation(b, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
@@ -208,7 +209,7 @@ static Desc reshape(const Build *b, Desc x, cudnnDataType_t dtype, Shape shape)
     return y;
 }
 
-/* x where row >= column, else -inf. */
+/* x if row >= column, else -inf. */
 static Desc causal(const Build *b, Desc x, Shape scores)
 {
     Desc index[2], mask = tensor(b, 0, CUDNN_DATA_BOOLEAN, scores), y = tensor(b, 0, CUDNN_DATA_FLOAT, scores);
@@ -265,7 +266,7 @@ static void build_forward(const Build *b, const CudaSdpa *s)
     multiply_into(b, p, v, o);
 }
 
-/* The gradient of keys or values: per query head, then summed over the group. */
+/* Gradient of keys or values: computed per query head, then summed over the heads of a group. */
 static void group_gradient(const Build *b, const CudaSdpa *s, const Shapes *n, Desc x, Desc y, Desc out)
 {
     if (s->num_heads == s->num_kv_heads) {
@@ -310,7 +311,7 @@ static Desc graph_of(const Build *b, cudnnHandle_t handle)
     return graph;
 }
 
-/* The first of the heuristic's configurations that compiles. */
+/* Takes the first of the heuristic's configurations that compiles. */
 static void choose(const Build *b, cudnnHandle_t handle)
 {
     CudaLibraries         *lib = &b->device->lib;
@@ -379,12 +380,12 @@ static SdpaPlan *plan_of(CudaDevice *device, const CudaSdpa *s)
         build_forward(&b, s);
     if (p->status == OK) choose(&b, handle);
     if (!p->works)
-        cuda_host_log("cuDNN has no plan for attention of %lld x %lld (%s); our own kernel is used", (long long)s->len, (long long)s->dim,
-                      p->status == OK ? "no configuration compiles" : status_message());
+        log_info("cuDNN has no plan for attention of %lld x %lld (%s); our own kernel is used", (long long)s->len, (long long)s->dim,
+                 p->status == OK ? "no configuration compiles" : status_message());
     return p;
 }
 
-/* 9.10.0 and 9.10.1 have known bugs; before 9.16 the backward is wrong where rows aren't whole blocks of 128. */
+/* cuDNN 9.10.0 and 9.10.1 have known bugs; before 9.16 the backward pass is wrong if rows aren't whole blocks of 128. */
 bool cuda_sdpa_supported(CudaDevice *device, const CudaSdpa *s)
 {
     size_t version = device->lib.cudnn_version;

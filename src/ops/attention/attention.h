@@ -1,17 +1,16 @@
-/* What the attention ops share: where heads lie in memory, and the forward pass over blocks of keys. */
+/* Shared by the attention ops on the CPU: the layout of heads in memory, and the forward pass over blocks of keys. */
 #pragma once
 
 #include "ops/infer.h"
 
-/* Vectors of D elements in f32, bf16 or f16, of a cache perhaps in e4m3: head h of token t of batch row b begins at element b *
- * batch_stride + t * token_stride + h * D. */
+/* Vectors of D elements in f32, bf16 or f16; in a cache also e4m3. Head h of token t of batch row b begins at element
+ * b * batch_stride + t * token_stride + h * D. */
 typedef struct Heads {
     void   *data;
     DType   dtype;
     int64_t batch_stride, token_stride, dim;
-    /* Of a cache: tokens of batch row b lie in pages pages[b * row_pages ..] of page_len tokens each, a page being batch_stride elements.
-     */
-    const int32_t *pages; /* NULL: row b is one piece */
+    /* For a cache: batch row b uses the pages numbered pages[b * row_pages ..], each of page_len tokens and batch_stride elements. */
+    const int32_t *pages; /* NULL: no pages, row b is contiguous */
     int64_t        page_len, row_pages;
 } Heads;
 
@@ -35,25 +34,26 @@ static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64
 }
 
 typedef struct Attention {
-    int64_t        batch, len;                          /* of queries */
+    int64_t        batch, len;                          /* batch rows, queries of each */
     int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
-    int64_t        v_dim;                               /* of values and o; the others have dim */
-    int64_t        first;                               /* keys before the first query: of the longest row, where rows differ */
+    int64_t        v_dim;                               /* head dim of values and o; q and k have dim */
+    int64_t        first;                               /* keys before the first query; of the longest row if rows differ */
     const int32_t *starts;                              /* (batch) keys before the first query of each row; NULL: none */
-    int64_t        window;                              /* the last keys up to its own that a query attends; 0: all */
+    int64_t        window;                              /* how many keys up to its own a query attends; 0: all */
     float          scale, softcap;                      /* softcap 0: none */
-    bool           bidirectional;                       /* a query attends the keys after its own too */
+    bool           bidirectional;                       /* a query also attends the keys after its own */
     Heads          q, k, v, o;
-    const int32_t *doc_start; /* (batch, len) first key of each query; NULL: 0 */
-    float         *lse;       /* (batch, num_heads, len); NULL: not wanted */
-    TensorView     sinks;     /* (num_heads) scores that each query has besides, of no key; data NULL: none */
+    const int32_t *doc_start; /* (batch, len) first key of each query's document; NULL: 0 */
+    float         *lse;       /* output, (batch, num_heads, len); NULL: not wanted */
+    TensorView     sinks;     /* (num_heads) one extra score per head, without a key; data NULL: none */
     TensorView     bias;      /* (R, num_heads), see attention_bias_row; data NULL: none */
 } Attention;
 
-/* Keys that the forward pass takes at a time, counted from key 0: whole tiles, so that scores of a panel stay in the first cache. */
+/* Keys of one block in the forward pass; blocks begin at multiples of it. Whole tiles, few enough that a panel's scores stay in the L1
+ * cache. */
 enum { ATTENTION_BLOCK_K = 144 };
 
-/* The number of query t's own key, the last that it attends. */
+/* The key index of query t's own token. Without `bidirectional` it is the last key that the query attends. */
 static inline int64_t attention_own_key(const Attention *a, int64_t b, int64_t t)
 {
     return (a->starts ? a->starts[b] : 0) + t;
@@ -66,8 +66,8 @@ static inline int64_t attention_first_key(const Attention *a, int64_t b, int64_t
     return a->window ? max_i64(first, attention_own_key(a, b, t) + 1 - a->window) : first;
 }
 
-/* The key behind the last one that query t attends. doc_start doesn't fall from one token to the next: a document ends where it is greater
- * than t. */
+/* One past the last key that query t attends. doc_start never decreases along a row, so a document ends at the first token whose doc_start
+ * is greater than t. */
 static inline int64_t attention_after_key(const Attention *a, int64_t b, int64_t t)
 {
     int64_t own = attention_own_key(a, b, t), least = t, after = a->len;
@@ -82,8 +82,8 @@ static inline int64_t attention_after_key(const Attention *a, int64_t b, int64_t
     return a->window ? min_i64(after, own + a->window) : after;
 }
 
-/* The row of the bias table for a key `distance` tokens before the query's own, negative: after it. Rows are distances 0, 1, ..;
- * bidirectional: -R / 2 to R / 2. The first and the last are of all beyond, too. */
+/* The row of the bias table for a key `distance` tokens before the query's own key (negative: after it). Rows are distances 0, 1, ..;
+ * bidirectional: -R / 2 to R / 2. Distances beyond the table use its first or last row. */
 static inline int64_t attention_bias_row(const Attention *a, int64_t distance)
 {
     int64_t rows = a->bias.type.dim[0];
@@ -100,7 +100,8 @@ static inline float attention_sink(const Attention *a, int64_t h)
     return vec_get(a->sinks.data, a->sinks.type.dtype, h);
 }
 
-/* Each query attends its own key at least. Backward relies on it: dk and dv of a key that no query attends would stay unwritten. */
+/* Checks that each query attends at least its own key. Backward relies on it: dk and dv of a key that no query attends would stay
+ * unwritten. */
 static inline Status attention_check_starts(const Attention *a)
 {
     for (int64_t b = 0; b < a->batch; b++)
@@ -110,75 +111,43 @@ static inline Status attention_check_starts(const Attention *a)
     return OK;
 }
 
-extern const AttrDef attention_attrs[]; /* of attention and attention_cached */
+extern const AttrDef attention_attrs[]; /* attributes of attention and attention_cached */
 
-/* What large samples of all three add to shapes: windows that begin inside of tiles, in documents and in whole rows; caps; head dims. */
-static const AttentionAttrs attention_large_attrs[] = {
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .window = 100},
-    {.num_heads = 4, .num_kv_heads = 1, .head_dim = 128, .window = 64, .dense = true},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .window = 300, .dense = true},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .softcap = 0.8},
-    {.num_heads = 4, .num_kv_heads = 4, .head_dim = 128, .window = 129, .softcap = 0.8, .dense = true},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 256},
-    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .dense = true},
-    {.num_heads = 3, .num_kv_heads = 1, .head_dim = 256, .window = 1, .dense = true},
-    {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .scale = 0.1, .window = 130, .softcap = 0.8, .dense = true},
-    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77, .softcap = 0.8, .dense = true},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128, .scale = -0.3, .dense = true},
-};
-
-/* What small samples of all three add: sinks, a bias, values of another size, and keys after the query. */
-static const AttentionAttrs attention_more_attrs[] = {
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .bidirectional = true},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 6, .window = 3, .softcap = 0.7, .bidirectional = true},
-};
-
-/* Of large ones: latent attention's heads of 192 and 128 (DeepSeek-V3), gpt-oss' heads and windows, T5's, an encoder's. */
-static const AttentionAttrs attention_large_more[] = {
-    {.num_heads = 2, .num_kv_heads = 2, .head_dim = 192},
-    {.num_heads = 8, .num_kv_heads = 1, .head_dim = 64, .window = 128},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .scale = 1},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 64, .bidirectional = true},
-    {.num_heads = 4, .num_kv_heads = 2, .head_dim = 128},
-};
-
-/* Inputs at, at+1, at+2 of a node: q (B,T,H,D), k (B,T,G,D), v (B,T,G,E), or packed (B,T,(H+2G)D) alone. Inputs more, more+1, where they
- * are there: sinks (H), bias (R,H). */
+/* Checks inputs at, at+1, at+2 of a node: q (B,T,H,D), k (B,T,G,D), v (B,T,G,E), or packed (B,T,(H+2G)D) alone. Also inputs more and
+ * more+1, if present: sinks (H), bias (R,H). */
 NODISCARD Status attention_infer_qkv(const Node *node, int at, int more);
 
-/* E, the size of a value's head: D where q is packed. */
+/* E, the head dim of values; it is D if q is packed. at: the input that holds q. */
 int64_t attention_value_dim(const Node *node, int at);
 
-/* Dims and scale from the types of q or packed and of v (no dims: q is packed). */
+/* Sets dims and scale. q: the type of q or of the packed rows; v: the type of v (NULL or no dims: q is packed). */
 Attention attention_dims(const AttentionAttrs *attrs, const TensorType *q, const TensorType *v);
 
-/* The same, of inputs at, at+1, at+2 of a node. */
+/* attention_dims for a node. at: the input that holds q; k and v are the next two. */
 Attention attention_dims_of(const Node *node, int at);
 
-/* q, k, v of three views: the first packed, or each its own. */
+/* Finds q, k and v. q: an array of views, [0] all three packed, or [0] q, [1] k, [2] v. */
 void attention_bind_qkv(Attention *a, const TensorView *q, Heads *out_q, Heads *out_k, Heads *out_v);
 
-/* A dense tensor (B,T,heads,D). */
+/* The heads of a dense tensor (B,T,heads,D). */
 Heads heads_of_view(const TensorView *view, int64_t dim);
 
-/* A cache (N,S,heads,D) by the pages (B,P) of each row. */
+/* The heads of a cache (N,S,heads,D), addressed through `pages` (B,P), each row's page numbers. */
 Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim);
 
-/* ERR_INVALID: so many new tokens of a row don't fit into its pages; by types, before anything runs. */
+/* ERR_INVALID: `tokens` new tokens of a row don't fit into its pages. Reads types only, so it runs before any kernel. */
 NODISCARD Status attention_check_room(const TensorType *cache, const TensorType *pages, int64_t tokens);
 
-/* ERR_INVALID: a row's new tokens lie outside its positions, or one of its pages outside the cache. */
+/* ERR_INVALID: new tokens of a row are outside its positions, or a page number is outside the cache. */
 NODISCARD Status attention_check_places(const Attention *a, const TensorView *cache, const TensorView *pages);
 
-/* Writes the new tokens' rows into the cache, in its dtype. */
+/* Writes the rows of new tokens into the cache, converted to its dtype. */
 void attention_append(const Attention *a, const Heads *cache, const Heads *rows);
 
-/* Multiplications of q k^T where rows are single documents; the mean of those and of p v where their dims differ. */
+/* Counts the multiplications of q k^T, if every row is one document. If D and E differ: the mean of the counts of q k^T and of p v. */
 double attention_macs(const Attention *a);
 
-/* Rows [t, t + rows) of one head as f32, converted into scratch (rows, D) where they aren't. */
+/* Rows [t, t + rows) of one head as f32, `*out_stride` floats apart: in place if possible, else converted into scratch (rows, D). */
 const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, float *scratch, int64_t *out_stride);
 
 size_t attention_forward_workspace(const Attention *a, int num_workers);
