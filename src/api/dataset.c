@@ -12,9 +12,9 @@ struct sg_dataset {
     HfModel   *model;
     Tokenizer *tokenizer;
     RunData    data;
-    Loader    *loader;                 /* of data */
-    sg_input   inputs[IR_MOST_INPUTS]; /* that the data gives, of the model's own; arrays are the present batch's */
-    int        places[IR_MOST_INPUTS]; /* of them in IrModule.inputs */
+    Loader    *loader;                 /* the loader of `data` that is read: train or eval */
+    sg_input   inputs[IR_MOST_INPUTS]; /* the model's own inputs that the data gives; arrays belong to the current batch */
+    int        places[IR_MOST_INPUTS]; /* index of each input in IrModule.inputs */
     int        num_inputs;
     int64_t    micro_batches, steps;
 };

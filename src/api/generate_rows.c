@@ -1,4 +1,4 @@
-/* Many prompts from memory: rows in, lines out. */
+/* Generation for many prompts in memory: rows in, lines out. */
 #include "infer/generate_rows.h"
 
 #include "api/api.h"
@@ -12,7 +12,7 @@ enum { MOST_ROWS = 4096, MAX_TOKENS = 128 };
 
 typedef struct RowsCall {
     StrBuf *out;
-    int64_t begun; /* signals_begin */
+    int64_t begun; /* what signals_begin returned */
 } RowsCall;
 
 static Status take(void *context, const StrBuf *lines)
@@ -31,7 +31,7 @@ static Status between(void *context)
 
 /* ---- settings ---- */
 
-/* A caller of an older header knows the first fields alone; the others are 0. */
+/* A caller of an older header fills only the first fields; the others become 0. */
 static Status read_settings(const sg_generation *given, sg_generation *out)
 {
     *out = (sg_generation){0};

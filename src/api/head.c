@@ -1,4 +1,4 @@
-/* Ids of hidden states over a bare matrix. */
+/* sg_head_decoder: chooses ids from hidden states with a head's matrix alone, without a model. */
 #include "api/api.h"
 
 #include "infer/head_ranks.h"
@@ -9,7 +9,7 @@ _Static_assert((int)SG_GREEDY == (int)HEAD_GREEDY && (int)SG_TEMPERATURE == (int
 
 struct sg_head_decoder {
     HeadRanks   *ranks;
-    HeadDecoder *decoder; /* of the first */
+    HeadDecoder *decoder; /* the decoder of the first rank */
 };
 
 static Status dtype_of(sg_dtype dtype, const char *what, DType *out)

@@ -13,7 +13,7 @@
 struct sg_trainer {
     Config      config;
     Driven     *driven;
-    StepMetrics last; /* what sg_trainer_result gave */
+    StepMetrics last; /* the result that sg_trainer_result gave last */
 };
 
 static Status open_trainer(const char *const *args, size_t num_args, sg_trainer **out)
@@ -256,7 +256,7 @@ sg_status sg_trainer_logits(sg_trainer *trainer, const sg_batch *batch, float *l
 typedef struct GenerateCall {
     GenerateJob        job;
     const sg_sampling *sampling;
-    TokenIds          *out; /* of rank 0 */
+    TokenIds          *out; /* ids of rank 0 */
 } GenerateCall;
 
 static Status generate_on(void *context, Session *session, int rank)
@@ -269,7 +269,7 @@ static Status generate_on(void *context, Session *session, int rank)
     return status;
 }
 
-/* Scales of the prompt, where there are none. */
+/* If products by FP8 codes have no scales yet, measures them on the prompt. */
 static Status measure_prompt(sg_trainer *trainer, const int32_t *ids, size_t num)
 {
     const ProgramSpec *spec = &plan_program(driven_plan(trainer->driven), &entry_eval)->spec;

@@ -35,7 +35,7 @@ static ArenaChunk *chunk_new(Arena *arena, size_t bytes)
     return chunk;
 }
 
-/* As arena_alloc, but what lay there before stays. */
+/* As arena_alloc, but doesn't zero the memory: arena_printf has already written there. */
 static void *take(Arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX - 15) fatal_out_of_memory(bytes);
@@ -96,7 +96,7 @@ char *arena_printf(Arena *arena, const char *fmt, ...)
     int    n = vsnprintf(room ? (char *)arena->chunk->data + arena->chunk->used : NULL, room, fmt, args);
     va_end(args);
     CHECK(n >= 0);
-    char *out = take(arena, (size_t)n + 1); /* where it is printed already, if it fits there */
+    char *out = take(arena, (size_t)n + 1); /* if the text fits into the chunk, it was already printed at this address */
     if ((size_t)n >= room) vsnprintf(out, (size_t)n + 1, fmt, again);
     va_end(again);
     return out;

@@ -1,4 +1,4 @@
-/* Capacity grows by half again on the heap, and doubles in an arena, where what is left behind stays. */
+/* Capacity grows by half on the heap. In an arena it doubles, because the old copy of the items stays allocated there. */
 #include "base/array.h"
 
 #include <string.h>

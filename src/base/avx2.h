@@ -1,11 +1,11 @@
-/* Intrinsics of AVX2, FMA and F16C, which every CPU we run on has. gcc's <immintrin.h> has those of AVX-512 and of later CPUs too, and
- * takes it a quarter of a second in each file: a file with code for AVX-512 includes that one. */
+/* Intrinsics of AVX2, FMA and F16C, which every supported CPU has. gcc's <immintrin.h> also declares the intrinsics of AVX-512 and later,
+ * which costs a quarter of a second per source file. So only files with AVX-512 code include <immintrin.h>. */
 #pragma once
 
 #if defined(__clang__) || defined(_IMMINTRIN_H_INCLUDED)
 #include <immintrin.h>
 #else
-#define _IMMINTRIN_H_INCLUDED /* gcc's headers of one instruction set each ask for it */
+#define _IMMINTRIN_H_INCLUDED /* gcc's header of each instruction set refuses to be included without this macro */
 #include <smmintrin.h>
 #include <avxintrin.h>
 #include <avx2intrin.h>

@@ -1,4 +1,4 @@
-/* uselocale is a thread's own; C's locale needs no memory of ours and can always be had. */
+/* uselocale sets the locale of the calling thread only. The C locale is static: it can't be missing and isn't freed. */
 #include "base/c_locale.h"
 
 #include "base/status.h"

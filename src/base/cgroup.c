@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The limit that a group's folder tells; INT64_MAX: none. */
+/* Reads one limit from the folder of a control group; INT64_MAX: no limit. */
 typedef int64_t (*LimitFn)(const char *dir);
 
-/* The numbers a file in `dir` begins with, at most `most` of them: returns how many. */
+/* Reads up to `most` numbers from the beginning of file `name` in `dir`; returns how many it read. */
 static int read_numbers(const char *dir, const char *name, int most, long long *out)
 {
     char path[PATH_MAX];
@@ -23,7 +23,7 @@ static int read_numbers(const char *dir, const char *name, int most, long long *
 
 static int64_t quota_of(const char *dir)
 {
-    long long of[2]; /* us, and of how many */
+    long long of[2]; /* [0] CPU time in us per period, [1] period in us */
     bool      known = read_numbers(dir, "cpu.max", 2, of) == 2 ||
                  (read_numbers(dir, "cpu.cfs_quota_us", 1, &of[0]) && read_numbers(dir, "cpu.cfs_period_us", 1, &of[1]));
     if (!known || of[0] <= 0 || of[1] <= 0) return INT64_MAX;
@@ -37,7 +37,7 @@ static int64_t memory_of(const char *dir)
     return known && limit > 0 ? limit : INT64_MAX;
 }
 
-/* The least limit of a group and those above it, up to where they are mounted. `path` begins with a slash. */
+/* The smallest limit of a group and its ancestors, up to the mount point. `path` begins with a slash. */
 static int64_t least_above(const char *mount, const char *path, LimitFn limit_of)
 {
     char    dir[PATH_MAX];
@@ -61,7 +61,7 @@ static bool has_controller(const char *list, const char *name)
     return false;
 }
 
-/* A line of the file: "ID:CONTROLLERS:PATH"; version 2 has no controllers. */
+/* Parses one line of the process's groups file, "ID:CONTROLLERS:PATH"; in version 2 CONTROLLERS is empty. */
 static int64_t least_of_line(char *line, const char *root, const char *controller, LimitFn limit_of)
 {
     char  mount[PATH_MAX];
@@ -72,7 +72,7 @@ static int64_t least_of_line(char *line, const char *root, const char *controlle
     if (list[1] == 0) return least_above(root, path, limit_of);
     if (!has_controller(list + 1, controller)) return INT64_MAX;
     int64_t least = INT64_MAX;
-    for (int i = 0; i < 2; i++) { /* "cpu,cpuacct" is mounted under both names, or under one */
+    for (int i = 0; i < 2; i++) { /* "cpu,cpuacct" may be mounted under that name, under "cpu", or under both */
         if (snprintf(mount, sizeof mount, "%s/%s", root, i ? controller : list + 1) >= (int)sizeof mount) continue;
         int64_t limit = least_above(mount, path, limit_of);
         if (limit < least) least = limit;

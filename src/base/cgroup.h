@@ -1,15 +1,15 @@
-/* What the control groups of this process leave it: a group's limit holds for all below it, so the least of its own and of those above
- * counts (Linux, admin-guide/cgroup-v2 and cgroup-v1).
+/* Limits that the control groups of this process set. A group's limit also holds for its descendants, so the smallest limit of the
+ * process's group and its ancestors counts (Linux, admin-guide/cgroup-v2 and cgroup-v1).
  *
- * `root`: where groups are mounted; NULL: /sys/fs/cgroup. `groups`: the file that names the process's; NULL: /proc/self/cgroup. In a
- * container it may name a folder that isn't seen there: then `root` itself is the container's group. */
+ * `root`: where the groups are mounted; NULL: /sys/fs/cgroup. `groups`: the file that names the process's groups; NULL: /proc/self/cgroup.
+ * In a container that file may name a folder that isn't visible there: then `root` itself is the container's group. */
 #pragma once
 
 #include <stdint.h>
 
-/* Cores that the quotas of time make up, rounded up; INT_MAX without one. Of version 2 cpu.max is read, of version 1 cpu.cfs_quota_us and
- * cpu.cfs_period_us. */
+/* Number of cores that the CPU time quotas allow, rounded up; INT_MAX: no quota. Reads cpu.max (version 2), or cpu.cfs_quota_us and
+ * cpu.cfs_period_us (version 1). */
 int cgroup_quota_cores(const char *root, const char *groups);
 
-/* Bytes of memory; INT64_MAX without a limit. Of version 2 memory.max is read, of version 1 memory.limit_in_bytes. */
+/* Bytes of memory that are allowed; INT64_MAX: no limit. Reads memory.max (version 2) or memory.limit_in_bytes (version 1). */
 int64_t cgroup_memory_limit(const char *root, const char *groups);

@@ -1,4 +1,4 @@
-/* Time that only runs forward. */
+/* A monotonic clock. */
 #pragma once
 
-double clock_seconds(void); /* since some moment; unlike the date it is never set */
+double clock_seconds(void); /* seconds since an arbitrary moment; changes of the system date don't affect it */

@@ -1,16 +1,16 @@
-/* Orders for qsort and bsearch. */
+/* Comparison functions for qsort and bsearch. */
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
 
-/* Of elements `const char *`: by their bytes. */
+/* Compares elements of type `const char *` by the bytes of their texts. */
 static inline int compare_texts(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-/* Of elements int64_t. */
+/* Compares elements of type int64_t. */
 static inline int compare_int64s(const void *a, const void *b)
 {
     int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;

@@ -13,7 +13,7 @@ static bool           there, there_bf16, there_amx, there_ways;
 static atomic_bool    off;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* Linux keeps the registers of AMX for a process that has asked for them (Documentation/arch/x86/xstate.rst). */
+/* Linux lets a process use the AMX registers only after it asked for them (Documentation/arch/x86/xstate.rst). */
 static bool ask_for_amx(void)
 {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18, AMX_BF16 = 1 << 22, AMX_TILE = 1 << 24 };

@@ -1,23 +1,25 @@
-/* Which of the CPU's vectors are used. Results have the same bits with any. */
+/* Which vector instructions of the CPU are used. Results are bitwise equal with each choice. */
 #pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
 
-/* Whether code that is compiled for AVX-512 runs: where the processor has it, and SUROGATE_AVX512=0 doesn't forbid it. */
+/* Whether to run code compiled for AVX-512: true if the processor supports it and SUROGATE_AVX512=0 isn't set. */
 bool cpu_avx512(void);
 
-/* Whether that processor rounds to bf16 by itself (AVX512_BF16), to be read in inner loops. False until cpu_avx512 is called first. */
+/* As cpu_has_bf16, for inner loops: whether the processor has instructions that round to bf16 (AVX512_BF16). False until cpu_avx512 was
+ * called once. */
 extern atomic_bool cpu_bf16;
 
-/* Whether it has instructions of AVX512_BF16, and whether this process may use AMX's of bf16. As cpu_avx512, and only with it. */
+/* cpu_has_bf16: whether AVX512_BF16 can be used; cpu_amx: whether this process may use AMX's bf16 products. Both are false if cpu_avx512()
+ * is. */
 bool cpu_has_bf16(void);
 bool cpu_amx(void);
 
-/* Whether 12 rows that lie a multiple of 4 KiB apart are read side by side as fast as others. Their lines share one place of the first
- * cache. AMD's newer processors have ways for 12 there, and are as fast (measured on Zen 5). Intel's have them too, but take up to half as
- * long again. As cpu_avx512, and only with it. */
+/* Whether 12 rows whose addresses differ by multiples of 4 KiB can be read in parallel at full speed. Such rows compete for one set of the
+ * L1 cache. True for AMD processors with at least 12 ways per set (measured on Zen 5). False for Intel's: their L1 has 12 ways too, but
+ * such reads take up to half as long again. Also false if cpu_avx512() is. */
 bool cpu_reads_aliased(void);
 
-/* For tests: as if it were forbidden, until called with false. */
+/* For tests: true turns AVX-512 off (cpu_avx512 returns false), false turns it on again. */
 void cpu_avx512_forbid(bool forbidden);

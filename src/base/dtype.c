@@ -17,8 +17,8 @@ static const DTypeInfo table[DT_COUNT] = {
     [DT_F16] = {"f16", "float16", 16, 1, false},
     [DT_E4M3] = {"e4m3", "float8_e4m3fn", 8, 1, false},
     [DT_E5M2] = {"e5m2", "float8_e5m2", 8, 1, false},
-    [DT_E2M1] = {"e2m1", "float4_e2m1fn", 4, 2, false}, /* as NVFP4 and MXFP4 pack it */
-    [DT_NF4] = {"nf4", "nf4", 4, 2, true},              /* as bitsandbytes packs it */
+    [DT_E2M1] = {"e2m1", "float4_e2m1fn", 4, 2, false}, /* packed as in NVFP4 and MXFP4 */
+    [DT_NF4] = {"nf4", "nf4", 4, 2, true},              /* packed as in bitsandbytes */
 };
 
 const DTypeInfo *dtype_info(DType dtype)
@@ -36,7 +36,7 @@ int64_t dtype_bytes(DType dtype, int64_t numel)
 
 bool dtype_parse(const char *text, DType *out)
 {
-    if (strncmp(text, "torch.", 6) == 0) text += 6; /* as older config.json files spell it */
+    if (strncmp(text, "torch.", 6) == 0) text += 6; /* older config.json files write torch.float32 */
     for (int i = 0; i < DT_COUNT; i++) {
         if (strcmp(text, table[i].name) != 0 && strcmp(text, table[i].hf_name) != 0) continue;
         *out = (DType)i;
@@ -95,7 +95,7 @@ SMALL_FN void small_decode_all(SmallFloat f, const uint8_t *codes, int64_t numel
     for (int64_t i = 0; i < numel; i++) values[i] = small_decode(f, codes[i]);
 }
 
-/* By way of F16, where exponents are 8 less. */
+/* Decodes 8 codes by way of F16, whose exponent bias is larger by 8; hence the factor 256. */
 static __m256 e4m3_eight(const uint8_t *codes)
 {
     __m128i code = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)codes));
@@ -227,7 +227,7 @@ void dtype_decode(DType dtype, const void *codes, int64_t numel, float *values)
 
 enum { UNFIT_BLOCK = 1024 };
 
-/* Whether a magnitude, as bits, reaches the limit; written without branches so that it vectorises. */
+/* Whether any value's magnitude, compared as bits, is >= limit; without branches, so that the loop vectorises. */
 static inline bool any_from(uint32_t limit, const float *values, int64_t numel)
 {
     uint32_t any = 0;
@@ -241,7 +241,7 @@ static inline bool any_from(uint32_t limit, const float *values, int64_t numel)
 
 int64_t dtype_first_unfit(DType as, const float *values, int64_t numel)
 {
-    /* The bits of the least magnitude that rounds beyond the largest finite value. */
+    /* The bits of the smallest magnitude that rounds to more than the largest finite value of `as`. */
     uint32_t limit = as == DT_F16 ? 0x477FF000u : as == DT_BF16 ? 0x7F7F8000u : 0x7F800000u;
     CHECK(DT_SET(as) & DT_SET_DECODE);
     int64_t at = 0;

@@ -1,6 +1,6 @@
 #include "base/hash.h"
 
-/* Compiled in here: inlined it needs no library. */
+/* compiles xxHash into this file, so that no library is needed */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 

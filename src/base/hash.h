@@ -1,4 +1,4 @@
-/* The one hash of bytes: XXH3, 64 bits. */
+/* The hash function used for all bytes: XXH3, 64 bits. */
 #pragma once
 
 #include <stdbool.h>
@@ -7,5 +7,5 @@
 
 uint64_t hash_bytes(const void *data, size_t size, uint64_t seed);
 
-/* A hash as files have it: 16 hexadecimal digits, and nothing else. */
+/* Parses a hash as written in files: exactly 16 hexadecimal digits. */
 bool hash_parse(const char *text, uint64_t *out);

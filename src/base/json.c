@@ -1,4 +1,4 @@
-/* Looking at JSON values. */
+/* Access to JSON values. */
 #include "base/json.h"
 
 #include "base/str.h"

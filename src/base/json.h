@@ -18,16 +18,16 @@ typedef struct JsonMember JsonMember;
 
 struct JsonValue {
     JsonType type;
-    uint32_t count;  /* items of an array, members of an object; 1 of a JSON_DOUBLE that was written as an integer: it has digits */
-    size_t   offset; /* of its last byte in the text: for json_position */
+    uint32_t count;  /* number of items (array) or members (object); 1 for a JSON_DOUBLE that was written as an integer: `digits` is set */
+    size_t   offset; /* offset in the text of the value's last byte, for json_position */
     union {
         bool    boolean;
         int64_t integer; /* JSON_INT: written without fraction and exponent, fits int64 */
         struct {
-            double      number; /* JSON_DOUBLE; of JSON_NULL 0, or the number that json_parse_row read as null */
-            const char *digits; /* where count is 1: the integer as it was written, in the arena */
+            double      number; /* JSON_DOUBLE: its value; JSON_NULL: 0, or the number that json_parse_row read as null */
+            const char *digits; /* only if count is 1: the integer as written, in the arena */
         };
-        Str         string;  /* NUL follows, in the arena: where a copy of the document was */
+        Str         string;  /* JSON_STRING, in the arena; a NUL follows */
         JsonValue  *items;   /* JSON_ARRAY */
         JsonMember *members; /* JSON_OBJECT, in file order */
     };
@@ -38,26 +38,27 @@ struct JsonMember {
     JsonValue value;
 };
 
-/* Parses one document that fills text[0..len). `name` (a path, kept by reference only during the call) starts the
- * error: "name:line:column: what". */
+/* Parses the one document in text[0..len). `name` (a path, used only during the call) is the beginning of an error message:
+ * "name:line:column: what". */
 NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
-/* The same of a row of data, as Python writes it: NaN, Infinity, -Infinity and real numbers beyond a double are null, whose
- * `number` says which; a whole number beyond a double has an infinite `number` beside its digits. */
+/* As json_parse, but accepts rows of data as Python writes them. NaN, Infinity, -Infinity and non-integers too large for a double become
+ * JSON_NULL, with the value in `number`. An integer too large for a double becomes a JSON_DOUBLE with an infinite `number`; `digits` keeps
+ * it. */
 NODISCARD Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
-/* 1-based line and column (in bytes) of a byte offset. */
+/* Converts a byte offset to line and column (in bytes), both from 1. */
 void json_position(const char *text, size_t len, size_t offset, int *line, int *column);
 
-/* NULL when absent or when `object` is no object. Linear: for objects of few members. */
+/* The member with this key; NULL if there is none or `object` isn't an object. Linear search: for objects of few members. */
 const JsonValue               *json_find(const JsonValue *object, Str key);
 static inline const JsonValue *json_get(const JsonValue *object, const char *key)
 {
-    return json_find(object, str_of(key)); /* here, so that the length of a literal is none of the run's work */
+    return json_find(object, str_of(key)); /* inline, so that the length of a literal is computed at compile time */
 }
 
-/* Typed look-ups: false (and *out untouched) when absent or of another type. json_get_double takes integers too. */
-bool json_get_str(const JsonValue *object, const char *key, const char **out); /* false too when it holds NUL bytes */
+/* Typed look-ups: false (and *out untouched) if the member is absent or has another type. json_get_double accepts integers too. */
+bool json_get_str(const JsonValue *object, const char *key, const char **out); /* also false if the string contains a NUL */
 bool json_get_int(const JsonValue *object, const char *key, int64_t *out);
 bool json_get_double(const JsonValue *object, const char *key, double *out);
 bool json_get_bool(const JsonValue *object, const char *key, bool *out);
@@ -66,8 +67,8 @@ const char *json_type_name(JsonType type);
 
 /* Writes "text" quoted and escaped; bytes that aren't UTF-8 become U+FFFD. */
 void json_write_string(StrBuf *out, const char *text, size_t len);
-/* Shortest text that reads back to the same double, as Python has it; NaN and infinities are written as null. */
+/* Writes the shortest text that reads back to the same double, in Python's notation; NaN and infinities become null. */
 void json_write_double(StrBuf *out, double value);
-/* The value again as JSON. indent < 0: one line; else that many spaces a level. Key order is kept, and so are whole numbers of any
+/* Writes the value as JSON. indent < 0: on one line; else the number of spaces per level. Keeps the order of keys, and integers of any
  * length. */
 void json_write(StrBuf *out, const JsonValue *value, int indent);

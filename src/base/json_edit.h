@@ -1,13 +1,13 @@
-/* Changing the members of an object. */
+/* Changing the members of objects. */
 #pragma once
 
 #include "base/json.h"
 
-/* An object with the same members, in an array of its own that has room for `more`; an empty one where it is none (NULL too). */
+/* A copy of the object in a new member array, with room for `more` members; an empty object if `object` is NULL or no object. */
 JsonValue json_copy_object(Arena *arena, const JsonValue *object, uint32_t more);
 
-/* Gives a key this value: in its place, or as a new last member, for which there must be room. `key` isn't copied. */
+/* Sets the value of `key`: replaces the old value, or appends a member, for which there must be room. `key` isn't copied. */
 void json_set(JsonValue *object, Str key, JsonValue value);
 
-/* Removes a member; *out (may be NULL) is its value. False: there is none. */
+/* Removes a member and stores its value in *out (may be NULL). False: there is no such member. */
 bool json_remove(JsonValue *object, const char *key, JsonValue *out);

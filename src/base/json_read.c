@@ -1,5 +1,6 @@
-/* The JSON reader: one pass over the text, by recursive descent, whose depth is bounded. Strings are decoded into one piece of
- * the arena, which is as long as the text. Open containers collect their items on one stack; closing moves them to the arena. */
+/* The JSON reader: recursive descent of bounded depth, in one pass over the text. Decoded strings are stored in one arena allocation, as
+ * long as the text. Open containers collect their items on a shared stack; when a container is closed, its items are copied to the
+ * arena. */
 #include "base/json.h"
 #include "base/avx2.h"
 #include "base/json_utf8.h"
@@ -16,15 +17,15 @@ enum { VECTOR = 32, FEW = 32 };
 static const char NO_VALUE[] = "expected a value: an object, an array, a string, a number, true, false or null";
 
 typedef struct Parser {
-    const char *begin, *at, *end; /* of the text */
-    char       *out;              /* of the next string: never more bytes from its begin than `at` from the text's */
+    const char *begin, *at, *end; /* pointers into the text */
+    char       *out;              /* where the next string is stored; its offset in the output never exceeds `at`'s offset in the text */
     Arena      *arena;
-    JsonMember *stack; /* items of open containers, an array's with only .value; `few`, then heap */
+    JsonMember *stack; /* items of open containers (of arrays only .value is set); points to `few`, later to the heap */
     JsonMember  few[FEW];
     size_t      count, capacity;
     int         depth;
-    bool        is_row;  /* numbers that are not finite are null */
-    const char *problem; /* in the arena, or static; NULL: none */
+    bool        is_row;  /* json_parse_row: numbers that are not finite become null */
+    const char *problem; /* the error message, in the arena or static; NULL: none */
     size_t      problem_offset;
 } Parser;
 
@@ -40,7 +41,7 @@ static void skip_blanks(Parser *parser)
     while (parser->at < parser->end && byte_is_blank(*parser->at)) parser->at++;
 }
 
-/* Takes `c`, or leaves what else is there. */
+/* Consumes `c` and returns true; false: the next byte isn't `c`, nothing is consumed. */
 static bool take(Parser *parser, char c)
 {
     if (parser->at == parser->end || *parser->at != c) return false;
@@ -50,8 +51,8 @@ static bool take(Parser *parser, char c)
 
 /* ---- strings ---- */
 
-/* Copies up to the first byte that doesn't stand for itself or isn't ASCII. Vectors are written whole: there is room for as much
- * as is left of the text. */
+/* Copies plain ASCII bytes up to the first quote, backslash, control character or non-ASCII byte. Stores whole vectors: the output has at
+ * least as much room as the text has bytes left. */
 static const char *copy_plain(const char *at, const char *end, char **to)
 {
     const __m256i quote = _mm256_set1_epi8('"'), slash = _mm256_set1_epi8('\\'), blank = _mm256_set1_epi8(' ');
@@ -60,7 +61,7 @@ static const char *copy_plain(const char *at, const char *end, char **to)
         __m256i bytes = _mm256_loadu_si256((const __m256i *)at);
         _mm256_storeu_si256((__m256i *)out, bytes);
         __m256i stops = _mm256_or_si256(_mm256_cmpeq_epi8(bytes, quote), _mm256_cmpeq_epi8(bytes, slash));
-        stops = _mm256_or_si256(stops, _mm256_cmpgt_epi8(blank, bytes)); /* signed: from 0x80 on too */
+        stops = _mm256_or_si256(stops, _mm256_cmpgt_epi8(blank, bytes)); /* signed: bytes from 0x80 on stop too */
         unsigned mask = (unsigned)_mm256_movemask_epi8(stops);
         if (mask == 0) continue;
         *to = out + __builtin_ctz(mask);
@@ -71,7 +72,7 @@ static const char *copy_plain(const char *at, const char *end, char **to)
     return at;
 }
 
-/* The number that \uXXXX at `at` stands for, or -1. */
+/* Value of the escape \uXXXX at `at`, or -1 if there is none. */
 static int escape_unit(const char *at, const char *end)
 {
     if (end - at < 6 || at[0] != '\\' || at[1] != 'u') return -1;
@@ -106,7 +107,7 @@ static char *put_code(char *out, unsigned code)
     return out;
 }
 
-/* \uXXXX, or two of them that are one character. */
+/* Decodes \uXXXX, or a surrogate pair of two of them. */
 static bool read_unicode(Parser *parser, const char **at, char **to)
 {
     int unit = escape_unit(*at, parser->end), next = -1;
@@ -146,7 +147,7 @@ static bool read_beyond_ascii(Parser *parser, const char **at, char **to)
     return true;
 }
 
-/* Behind the opening quote. */
+/* Reads a string; the parser is after its opening quote. */
 static bool read_string(Parser *parser, Str *out)
 {
     const char *at = parser->at;
@@ -165,7 +166,7 @@ static bool read_string(Parser *parser, Str *out)
     }
     *to = 0;
     *out = (Str){parser->out, (size_t)(to - parser->out)};
-    parser->out = to + 1; /* the quotes' place, at most */
+    parser->out = to + 1; /* the NUL fits where the closing quote was */
     parser->at = at + 1;
     return true;
 }
@@ -179,7 +180,7 @@ static bool read_digits(Parser *parser)
     return parser->at > from || fail_at(parser, parser->at, "expected a digit");
 }
 
-/* An integer when written as one and fit for int64, else a double; of an integer beyond int64 the digits are kept. */
+/* JSON_INT if written as an integer that fits int64, else JSON_DOUBLE. For integers that don't fit, the digits are kept. */
 static bool convert_number(Parser *parser, const char *from, bool is_whole, JsonValue *out)
 {
     char        few[64];
@@ -200,7 +201,7 @@ static bool convert_number(Parser *parser, const char *from, bool is_whole, Json
     out->count = is_whole;
     out->number = strtod(text, NULL);
     if (is_whole) out->digits = text == few ? arena_strndup(parser->arena, few, len) : text;
-    if (parser->is_row && !is_whole && !isfinite(out->number)) out->type = JSON_NULL; /* and keeps the number */
+    if (parser->is_row && !is_whole && !isfinite(out->number)) out->type = JSON_NULL; /* out->number keeps the value */
     return out->type == JSON_NULL || parser->is_row || isfinite(out->number) || fail_at(parser, from, "a number too large for a double");
 }
 
@@ -249,8 +250,8 @@ static void sip_round(uint64_t v[4])
     v[2] += v[1], v[1] = turned(v[1], 17) ^ v[2], v[2] = turned(v[2], 32);
 }
 
-/* SipHash-1-3 (Aumasson and Bernstein, 2012). With a seed that nobody knows no vocabulary can be made whose keys collide; only
- * the time depends on it. */
+/* SipHash-1-3 (Aumasson and Bernstein, 2012). The seed is secret, so nobody can construct a vocabulary whose keys collide. The seed affects
+ * only the time, not results. */
 static uint64_t hash_key(const uint64_t seed[2], Str key)
 {
     uint64_t v[4] = {seed[0] ^ 0x736F6D6570736575u, seed[1] ^ 0x646F72616E646F6Du, seed[0] ^ 0x6C7967656E657261u,
@@ -274,10 +275,10 @@ static uint64_t hash_key(const uint64_t seed[2], Str key)
     return v[0] ^ v[1] ^ v[2] ^ v[3];
 }
 
-/* The second of two members with one key, or NULL. Objects of many members (vocabularies) go through a hash table. */
+/* The later of two members with the same key, or NULL. For many members (vocabularies) a hash table is used. */
 static const JsonMember *find_duplicate(const JsonMember *members, size_t count)
 {
-    enum { COMPARED = 16 }; /* a line of metrics.jsonl has fewer: reading it takes no heap */
+    enum { COMPARED = 16 }; /* lines of metrics.jsonl have fewer members: reading them uses no heap */
     if (count <= COMPARED) {
         for (size_t i = 1; i < count; i++)
             for (size_t j = 0; j < i; j++)
@@ -286,9 +287,9 @@ static const JsonMember *find_duplicate(const JsonMember *members, size_t count)
     }
     size_t size = 32;
     while (size < count * 2) size *= 2;
-    uint32_t *table = calloc_or_end(size, sizeof *table); /* 1 + index; 0: free */
+    uint32_t *table = calloc_or_end(size, sizeof *table); /* index of a member + 1; 0: free */
     uint64_t  seed[2];
-    memcpy(seed, (const void *)getauxval(AT_RANDOM), sizeof seed); /* the kernel's, for each process */
+    memcpy(seed, (const void *)getauxval(AT_RANDOM), sizeof seed); /* random bytes that the kernel gives to each process */
     const JsonMember *found = NULL;
     for (size_t i = 0; i < count && !found; i++) {
         size_t at = hash_key(seed, members[i].key) & (size - 1);
@@ -302,7 +303,7 @@ static const JsonMember *find_duplicate(const JsonMember *members, size_t count)
 
 static bool read_value(Parser *parser, JsonValue *out);
 
-/* Behind the bracket: items from stack[parser->count] on. */
+/* Reads the items of a container; the parser is after its opening bracket. Pushes them on the stack from stack[parser->count] on. */
 static bool read_items(Parser *parser, bool has_keys)
 {
     char closing = has_keys ? '}' : ']';
@@ -362,7 +363,7 @@ static bool read_literal(Parser *parser, const char *literal)
     return true;
 }
 
-/* Takes a number that isn't finite; it becomes null, which keeps the number. */
+/* Consumes NaN, Infinity or -Infinity: the type stays JSON_NULL, and out->number keeps the value. */
 static bool take_non_finite(Parser *parser, JsonValue *out)
 {
     static const Str    words[] = {{"NaN", 3}, {"Infinity", 8}, {"-Infinity", 9}};
@@ -376,7 +377,7 @@ static bool take_non_finite(Parser *parser, JsonValue *out)
     return false;
 }
 
-/* *out is zeroed. */
+/* *out must be zeroed. */
 static bool read_value(Parser *parser, JsonValue *out)
 {
     bool is_read;
@@ -419,7 +420,7 @@ static Status parse(Arena *arena, const char *name, const char *text, size_t len
     FAIL_IF(len > UINT32_MAX, ERR_INVALID, "%s: JSON texts above 4 GiB are not read", name);
     FAIL_IF(len >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0, ERR_INVALID,
             "%s:1:1: a byte order mark, which JSON doesn't have; save the file as UTF-8 without one", name);
-    Parser parser; /* `few` needs no zeros */
+    Parser parser; /* not zero-initialised, because `few` needs no zeros */
     parser.begin = parser.at = len ? text : "";
     parser.end = parser.begin + len;
     parser.out = arena_alloc(arena, len);

@@ -1,9 +1,9 @@
-/* What the JSON reader takes for UTF-8, and the writer. Private to them and to messages. */
+/* UTF-8 as the JSON reader and writer check it. Private to json_*.c and to code that shows messages. */
 #pragma once
 
 #include <stddef.h>
 
-/* Bytes of the UTF-8 character at text[0..len), or 0 when it isn't one (RFC 3629: no overlong forms, no surrogates). */
+/* Length in bytes of the UTF-8 character at text[0..len), or 0 if it isn't valid (RFC 3629: no overlong forms, no surrogates). */
 static inline size_t json_utf8_len(const unsigned char *text, size_t len)
 {
     unsigned c = text[0];

@@ -1,4 +1,4 @@
-/* See json_walk.h. A phase is what is expected next; containers are bits. */
+/* See json_walk.h. A phase says which bytes may follow; the stack of open containers is a bit mask. */
 #include "base/json_walk.h"
 
 #include "base/str.h"
@@ -6,26 +6,26 @@
 const JsonLimits json_walk_free = {JSON_WALK_DEPTH, JSON_WALK_FREE, JSON_WALK_FREE, JSON_WALK_FREE};
 
 typedef enum Phase {
-    AT_OBJECT, /* the outermost one */
+    AT_OBJECT, /* before the outermost object */
     AT_VALUE,
-    AT_VALUE_OR_END, /* behind [ */
-    AT_KEY_OR_END,   /* behind { */
+    AT_VALUE_OR_END, /* after [ */
+    AT_KEY_OR_END,   /* after { */
     AT_KEY,
     AT_COLON,
     BEHIND_VALUE,
     IN_STRING,
     IN_CHARACTER,
     IN_ESCAPE,
-    IN_HEX_1, /* of \u: which digit is next */
+    IN_HEX_1, /* hexadecimal digits of \uXXXX: the first one is next */
     IN_HEX_2,
-    IN_HEX_2_OF_D, /* behind \ud */
+    IN_HEX_2_OF_D, /* after \ud */
     IN_HEX_3,
     IN_HEX_4,
-    IN_HIGH_3, /* of a high surrogate */
+    IN_HIGH_3, /* third digit of a high surrogate */
     IN_HIGH_4,
-    IN_PAIR_SLASH, /* behind a high surrogate */
+    IN_PAIR_SLASH, /* after a high surrogate */
     IN_PAIR_U,
-    IN_LOW_1, /* of a low surrogate */
+    IN_LOW_1, /* first digit of a low surrogate */
     IN_LOW_2,
     BEHIND_MINUS,
     BEHIND_ZERO,
@@ -47,7 +47,7 @@ static bool go(JsonWalk *walk, Phase phase)
     return true;
 }
 
-/* One more blank or digit. */
+/* Counts one more blank or digit; false: the limit is exceeded. */
 static bool use(JsonWalk *walk, uint8_t limit)
 {
     if (limit == JSON_WALK_FREE) return true;
@@ -144,7 +144,7 @@ static bool behind_value(JsonWalk *walk, unsigned char c)
     return false;
 }
 
-/* Phases that blanks may stand in. */
+/* Handles phases in which blanks are allowed. */
 static bool between(JsonWalk *walk, const JsonLimits *limits, unsigned char c)
 {
     if (byte_is_blank((char)c)) return use(walk, limits->blanks);
@@ -169,7 +169,7 @@ static bool between(JsonWalk *walk, const JsonLimits *limits, unsigned char c)
     }
 }
 
-/* The first byte of a character of several: RFC 3629, without overlong forms and surrogates. */
+/* The first byte of a multi-byte character (RFC 3629: no overlong forms, no surrogates). */
 static bool begin_character(JsonWalk *walk, unsigned char c)
 {
     if (c < 0xC2 || c > 0xF4) return false;
@@ -218,7 +218,7 @@ static bool in_escape(JsonWalk *walk, unsigned char c)
     return false;
 }
 
-/* Four digits: d8 to db begin a high surrogate, dc to df a low one, which may only follow such. */
+/* Hexadecimal digits of \uXXXX. d8 to db begin a high surrogate; dc to df begin a low one, which must follow a high one. */
 static bool in_hex(JsonWalk *walk, unsigned char c)
 {
     unsigned char letter = c | 32;
@@ -254,7 +254,7 @@ static bool in_hex(JsonWalk *walk, unsigned char c)
     }
 }
 
-/* What isn't of the number stands behind it. */
+/* The number ended before `c`, which is handled as the byte after a value. */
 static bool end_number(JsonWalk *walk, const JsonLimits *limits, unsigned char c)
 {
     walk->used = 0;

@@ -1,4 +1,4 @@
-/* The JSON writer. Recursion is bounded by JSON_MAX_DEPTH for what json_parse made. */
+/* The JSON writer. Its recursion is bounded by JSON_MAX_DEPTH for values that json_parse made. */
 #include "base/json.h"
 #include "base/json_utf8.h"
 
@@ -55,7 +55,7 @@ void json_write_string(StrBuf *out, const char *text, size_t len)
     strbuf_putc(out, '"');
 }
 
-/* d.ddde+x with its last digit one higher; false when that is a 9. */
+/* Increments the last digit of d.ddde+x; false if it is a 9. */
 static bool next_decimal(char *text)
 {
     char *last = strchr(text, 'e') - 1;
@@ -64,9 +64,10 @@ static bool next_decimal(char *text)
     return true;
 }
 
-/* The fewest digits that read back to the same number, as "%.17e" would print them. 15 digits survive a round trip, so
- * the first that reads back is the shortest; not so below the normal range. Below a power of two numbers lie closer than
- * above: the nearest decimal may be too far while the next higher one isn't. */
+/* Writes the shortest digits that read back to the same number, in the form of "%.17e". A decimal of up to 15 digits survives the round
+ * trip through a double, so a shorter result appears at 15 digits, padded with zeros. Subnormal numbers have fewer digits: their search
+ * starts at 1 digit. Below a power of two doubles are denser than above it: there the nearest decimal may not read back, while the next
+ * higher decimal does. */
 static void shortest(double number, char *out, size_t size)
 {
     for (int precision = fabs(number) < DBL_MIN ? 1 : 15; precision <= 17; precision++) {
@@ -76,7 +77,7 @@ static void shortest(double number, char *out, size_t size)
     }
 }
 
-/* As Python writes it: digits as they are for exponents in -4..15, else scientific. */
+/* Python's notation is positional for exponents -4 to 15, else scientific. */
 void json_write_double(StrBuf *out, double value)
 {
     char text[40], digits[24];

@@ -1,4 +1,4 @@
-/* Each message is formatted whole and written with one call, so that lines of several threads don't mix. */
+/* Each message is formatted whole and written with one call, so that lines of different threads don't mix. */
 #include "base/log.h"
 
 #include "base/visible.h"
@@ -15,7 +15,7 @@
 #define YELLOW "\033[33m"
 #define PLAIN "\033[0m"
 
-static bool               has_status; /* the terminal's last line is a status line */
+static bool               has_status; /* the last line of the terminal is a status line */
 static _Thread_local bool is_muted;
 
 static bool can_rewrite(int fd)
@@ -24,7 +24,7 @@ static bool can_rewrite(int fd)
     return isatty(fd) && !(term && strcmp(term, "dumb") == 0);
 }
 
-/* One call of fprintf, so that a message is one write. */
+/* Uses a single fprintf, so that a message is one write. */
 static void print_line(const char *colour, const char *prefix, const char *text)
 {
     const char *erase = __atomic_exchange_n(&has_status, false, __ATOMIC_RELAXED) ? ERASE_LINE : "";

@@ -1,28 +1,28 @@
-/* Messages for people, on stderr: stdout carries only results. Control characters in them are made visible (visible.h). Whether a status
- * line is shown is the global besides the error buffer: a process has one stderr. */
+/* Messages for people, on stderr; stdout carries only results. Control characters in messages are made visible (visible.h). Whether a
+ * status line is shown is a global variable, because a process has one stderr. */
 #pragma once
 
 #include "base/strbuf.h"
 
-void log_info(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* a line */
-void log_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* "warning: " a line */
-void log_error(const char *fmt, ...) PRINTF_LIKE(1, 2); /* "error: " a line */
+void log_info(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* prints a line */
+void log_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* prints "warning: " and a line */
+void log_error(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints "error: " and a line */
 
-/* A line for people that is kept, too: appended to notes ("warning: " before a warning); NULL: only said. */
+/* Prints a line and appends it to `notes`, after "warning: " if is_warning. NULL: only prints. */
 void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* The same for each of some lines; those that begin with "warning: " are warnings. */
+/* log_note for each line of `lines`; a line that begins with "warning: " is a warning. */
 void log_lines(StrBuf *notes, const char *lines);
 
-/* Shows text in place of the status line before, cut to the terminal's width; "" only removes that. The next message takes its place. For
- * terminals: ask log_is_terminal. */
+/* Replaces the status line with `text`, cut to the terminal's width; "" only removes the line. The next message overwrites it. Call it only
+ * if log_is_terminal(). */
 void log_status(const char *text);
 
-/* A terminal whose last line can be written anew: TERM isn't dumb. */
+/* Whether stderr is a terminal whose last line can be rewritten, which excludes TERM=dumb. */
 bool log_is_terminal(void);
-/* Columns of that terminal, less where COLUMNS says less; 80 where nothing tells. */
+/* Columns of stderr's terminal, or the variable COLUMNS if it is smaller or alone is known; 80 if neither is known. */
 int log_columns(void);
-/* Whether text for a file descriptor may be coloured: such a terminal, and NO_COLOR isn't set. */
+/* Whether text for file descriptor `fd` may be coloured: it is a terminal, TERM isn't dumb, and NO_COLOR isn't set. */
 bool log_has_colour(int fd);
 
-/* Drops the messages of the calling thread until false is passed: libraries don't print. */
+/* true: drops messages of the calling thread until called with false, because a library doesn't print. */
 void log_mute(bool muted);

@@ -9,7 +9,7 @@
 #define NF4_FN static inline
 #endif
 
-enum { NF4_ZERO = 7 /* the code of 0 */, NF4_CODES = 16 };
+enum { NF4_ZERO = 7 /* the code of the value 0 */, NF4_CODES = 16 };
 
 NF4_FN float nf4_value(int code)
 {
@@ -34,7 +34,7 @@ NF4_FN float nf4_value(int code)
     return values[code];
 }
 
-/* The code of the nearest, of two the lower one; NaN: that of 0. */
+/* The code of the nearest value; ties go to the lower code. NaN becomes the code of 0. */
 NF4_FN int nf4_nearest(float value)
 {
     int code = 0;

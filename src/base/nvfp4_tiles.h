@@ -1,5 +1,5 @@
-/* Where the scales of NVFP4's blocks lie: row by row, or in tiles as tensor cores want them. A tile has 4 blocks of 128 rows, those of rows
- * with the same r % 32 beside each other, and tiles go along rows first. Rows and blocks that fill up the last tiles have scales of 0. */
+/* Layouts of the scales of NVFP4 blocks: row-major, or in tiles as tensor cores read them. A tile holds the scales of 128 rows x 4 blocks;
+ * in it, rows with equal r % 32 are adjacent. Tiles are row-major. Padding in the last tiles has scales of 0. */
 #pragma once
 
 #include "base/small_float.h"
@@ -14,7 +14,7 @@ SMALL_FN int64_t nvfp4_tiles(int64_t count, int64_t of)
     return (count + of - 1) / of;
 }
 
-/* Of a tensor with `blocks` in a row. */
+/* The index of the scale of (row, block), in a tensor with `blocks` blocks per row. */
 SMALL_FN int64_t nvfp4_scale_at(int64_t row, int64_t block, int64_t blocks, bool tiled)
 {
     if (!tiled) return row * blocks + block;

@@ -1,6 +1,5 @@
-/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure function from
- * (counter, key) to four random words, so that a draw depends on what it is for and not on when it is drawn.
- * The same code serves CPU and CUDA. */
+/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): a pure function from (counter, key) to four random
+ * words. So a random number depends on its purpose and not on when it is drawn. CPU and CUDA use the same code. */
 #pragma once
 
 #include <stdint.h>
@@ -32,7 +31,7 @@ PHILOX_FN Philox4 philox4x32(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3,
     return out;
 }
 
-/* The key, of 48 bits, of random numbers that belong to a name and follow it wherever it goes: FNV-1a, as recorded runs have it. */
+/* A 48-bit key derived from a name (FNV-1a), so that the random numbers stay with the name. Must not change: recorded runs depend on it. */
 PHILOX_FN uint64_t philox_name_key(const char *name)
 {
     uint64_t h = 0xcbf29ce484222325u;
@@ -40,7 +39,7 @@ PHILOX_FN uint64_t philox_name_key(const char *name)
     return h >> 16;
 }
 
-/* Uniform in [0, 1): the top 24 bits. */
+/* Uniform in [0, 1), from the top 24 bits. */
 PHILOX_FN float philox_uniform(uint32_t word)
 {
     return (float)(word >> 8) * (1.0f / 16777216.0f);

@@ -1,7 +1,9 @@
-/* A worker claims tasks of its own share, then of the others', each from an atomic counter. A job is announced by bumping a generation
- * number; idle workers watch it for some milliseconds, since the next job mostly follows at once and waking a core takes long (a virtual
- * machine's most of all); then they sleep on it as a futex. The caller never waits for a worker that is still waking up: a job is closed
- * when its tasks are claimed, and whoever comes later stays out. */
+/* Each worker has a share of the tasks, with an atomic counter from which tasks are claimed. A worker claims tasks of its own share first,
+ * then of other workers' shares.
+ *
+ * A new job is announced by incrementing a generation number. Idle workers spin on it for some milliseconds, because the next job usually
+ * follows at once and waking a core is slow (slowest in a virtual machine). Then they sleep on it as a futex. The caller never waits for a
+ * worker that is still waking up: the job is closed once all tasks are claimed, and later workers don't enter it. */
 #include "base/pool.h"
 #include "base/avx2.h"
 
@@ -20,13 +22,13 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 1000,               /* 10 to 50 us: longer than the serial code between two jobs of a step */
-    YIELD_NS = 5 * 1000 * 1000, /* then so long, while others may have the core: few workers are later than that */
+    SPINS = 1000,               /* spins of a wait: 10 to 50 us, longer than the serial code between two jobs of a step */
+    YIELD_NS = 5 * 1000 * 1000, /* then a worker yields its core repeatedly for this long before it sleeps; few waits are longer */
 };
 
 typedef struct Worker {
-    _Alignas(64) int64_t next_task; /* of this worker's share of the job */
-    int64_t     end;                /* of the share */
+    _Alignas(64) int64_t next_task; /* next unclaimed task of this worker's share of the job */
+    int64_t     end;                /* end of the share */
     ThreadPool *pool;
     pthread_t   thread;
     int         index;
@@ -34,16 +36,16 @@ typedef struct Worker {
 
 struct ThreadPool {
     int      num_workers;
-    bool     watches; /* not where there are more workers than cores: it would take the core from one at work */
+    bool     watches; /* idle workers spin; false if there are more workers than cores: spinning would take cores from busy workers */
     PoolTask task;
     void    *context;
-    int      num_shares; /* of the job: one for each of the first workers */
+    int      num_shares; /* shares of the current job, one for each of the first workers */
     bool     stopping;
-    _Alignas(64) uint32_t generation; /* of the job; futex */
+    _Alignas(64) uint32_t generation; /* number of the current job; futex */
     uint32_t sleepers;
-    _Alignas(64) uint32_t active; /* workers inside the job, the caller aside; futex */
+    _Alignas(64) uint32_t active; /* workers inside the job, without the caller; futex */
     uint32_t caller_sleeps;
-    bool     open; /* a job may be entered; who is inside (active) before looking may read its fields */
+    bool     open; /* the job may be entered; a worker increments `active` before it checks this and reads the job's fields */
     Worker   workers[];
 };
 
@@ -64,7 +66,7 @@ static int64_t now_ns(void)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-/* Whether *word changed from `value` meanwhile. */
+/* Spins for a while; returns whether *word changed from `value` meanwhile. */
 static bool watch_change(const uint32_t *word, uint32_t value)
 {
     for (int i = 0; i < SPINS; i++) {
@@ -76,8 +78,8 @@ static bool watch_change(const uint32_t *word, uint32_t value)
     return false;
 }
 
-/* Waits while *word is `value`; *sleepers counts those for whom a change needs a system call. Sequential consistency
- * orders "counted as sleeper, then look at the word" against the waker's "change the word, then look for sleepers". */
+/* Waits until *word differs from `value`. *sleepers counts the threads that only a system call can wake. Sequential consistency orders
+ * "count as sleeper, then read the word" against the waker's "change the word, then read sleepers". */
 static void wait_change(uint32_t *word, uint32_t value, uint32_t *sleepers, bool watches)
 {
     if (watches && watch_change(word, value)) return;

@@ -1,4 +1,4 @@
-/* Floats of 8 and 4 bits, given their fields, for the CPU and CUDA: the same operations in both, so that codes are the same. */
+/* Floats of 8 and 4 bits, described by their fields. CPU and CUDA use the same operations, so that they compute the same codes. */
 #pragma once
 
 #include <stdint.h>
@@ -11,7 +11,7 @@
 
 typedef struct SmallFloat {
     int      bits, mantissa, bias;
-    uint32_t largest, infinity, nan; /* codes without the sign; 0: there is none */
+    uint32_t largest, infinity, nan; /* codes without the sign bit; infinity, nan: 0 if the format has none */
 } SmallFloat;
 
 SMALL_FN SmallFloat small_e4m3(void)
@@ -41,7 +41,7 @@ SMALL_FN uint32_t small_bits(float value)
     return word.bits;
 }
 
-/* The bits of |x|, in the order of numbers: those of infinity are above all finite ones', those of NaN above them. */
+/* The bits of |x|, which compare as the magnitudes do: infinity is above all finite values, NaN above infinity. */
 SMALL_FN uint32_t small_magnitude(float x)
 {
     return small_bits(x) & 0x7FFFFFFFu;
@@ -56,29 +56,29 @@ SMALL_FN float small_value(uint32_t bits)
     return word.value;
 }
 
-/* 2^exponent, of a normal float. */
+/* 2^exponent, which must be a normal float. */
 SMALL_FN float small_power(int exponent)
 {
     return small_value((uint32_t)(127 + exponent) << 23);
 }
 
-enum { SMALL_INFINITY = 0x7F800000 }; /* its magnitude */
+enum { SMALL_INFINITY = 0x7F800000 }; /* the magnitude of infinity */
 
-/* The code without the sign of a magnitude that isn't finite: NaN also for an infinity that the format doesn't have. Where it has
- * neither, infinity becomes the largest value and NaN 0. */
+/* The code, without sign, of a magnitude that isn't finite. A format without infinity uses NaN for it; a format with neither uses its
+ * largest value for infinity and 0 for NaN. */
 SMALL_FN uint32_t small_special(SmallFloat f, uint32_t magnitude)
 {
     if (magnitude > SMALL_INFINITY) return f.nan;
     return f.infinity ? f.infinity : f.nan ? f.nan : f.largest;
 }
 
-/* The least magnitude of a normal number, as bits of a float; those below have even steps of 2^(1 - bias - mantissa). */
+/* The bits (as a float) of the smallest normal value. Values below it are spaced evenly, by 2^(1 - bias - mantissa). */
 SMALL_FN uint32_t small_least(SmallFloat f)
 {
     return (uint32_t)(128 - f.bias) << 23;
 }
 
-/* A code with the sign of the float `word`, and what it must be beyond the range. */
+/* Adds the sign of the float `word` to the magnitude `code`, and handles values that are out of range or not finite. */
 SMALL_FN uint32_t small_join(SmallFloat f, uint32_t word, uint32_t code)
 {
     uint32_t magnitude = word & 0x7FFFFFFFu, sign = word >> 31 << (f.bits - 1);
@@ -87,23 +87,23 @@ SMALL_FN uint32_t small_join(SmallFloat f, uint32_t word, uint32_t code)
     return sign | (magnitude < SMALL_INFINITY ? code : small_special(f, magnitude));
 }
 
-/* The code of the nearest value, ties to even. Finite values beyond the largest become it. */
+/* The code of the nearest value, ties to even. Finite values beyond the format's largest value get the code of the largest value. */
 SMALL_FN uint32_t small_nearest(SmallFloat f, float value)
 {
     uint32_t word = small_bits(value), magnitude = small_magnitude(value);
     int      cut = 23 - f.mantissa;
-    /* Below the normal numbers a sum with 2^23 steps is rounded to whole ones, which are its last bits. */
+    /* For subnormals: adding 2^23 steps makes float addition round to whole steps; their count is in the low bits. */
     uint32_t steps = (uint32_t)(127 + 23 + 1 - f.bias - f.mantissa) << 23;
     uint32_t subnormal = small_bits(small_value(magnitude) + small_value(steps)) - steps;
     uint32_t normal = (magnitude - ((uint32_t)(127 - f.bias) << 23) + (1u << (cut - 1)) - 1 + (magnitude >> cut & 1)) >> cut;
     return small_join(f, word, magnitude < small_least(f) ? subnormal : normal);
 }
 
-/* The code of one of the two values around `value`: of the upper magnitude with a chance of the part of the step that lies below, to
- * 1 of 65,536. `random`: 16 bits. Values of the format keep theirs. */
+/* Stochastic rounding to one of the two codes around `value`. The one of larger magnitude is chosen with a probability equal to the
+ * distance from the lower one in steps, to within 1/65,536. `random`: 16 bits. Exactly representable values don't change. */
 SMALL_FN uint32_t small_stochastic(SmallFloat f, float value, uint32_t random)
 {
-    uint32_t word = small_bits(value), magnitude = small_magnitude(value), more = 2 * random + 1; /* of 2^17 */
+    uint32_t word = small_bits(value), magnitude = small_magnitude(value), more = 2 * random + 1; /* more: in units of 2^-17 of a step */
     int      cut = 23 - f.mantissa;
     float    inside = magnitude < small_least(f) ? small_value(magnitude) : 0;
     uint32_t subnormal = ((uint32_t)(inside * small_power(16 + f.bias + f.mantissa)) + more) >> 17;

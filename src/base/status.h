@@ -1,8 +1,8 @@
-/* Errors as values. A function that can fail returns Status; the message waits in a fixed thread-local
- * buffer, so that failing works when memory is gone.
+/* Errors as values. A function that can fail returns Status; the message is in a fixed thread-local buffer, so that reporting an error
+ * works without memory.
  *
- * Three classes, three tools: the user's input and the world -> FAIL(code, "what, where, expected, what to do");
- * our own bug -> CHECK(expr), which prints and aborts, in release too. */
+ * Errors of the user's input or the environment -> FAIL(code, "what, where, expected, what to do"). Our own bugs -> CHECK(expr), which
+ * prints and aborts, also in release builds. */
 #pragma once
 
 #include <stdbool.h>
@@ -18,34 +18,34 @@ typedef enum Status {
 #define NODISCARD __attribute__((warn_unused_result))
 #define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
 
-/* Longest message kept; what is longer is cut. */
+/* size of the message buffer; longer messages are cut */
 enum { STATUS_MESSAGE_BYTES = 4096 };
 
 int status_exit_code(Status status);
 
-/* The message of the last failure on this thread; "" when there was none. Valid until the next failure. */
+/* The last error message of this thread; "" if there is none. Valid until the next error. */
 const char *status_message(void);
 
 /* Records a message and returns `status`, for `return status_fail(...)`; use FAIL. */
 Status status_fail(Status status, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Puts "prefix: " before the last message, while unwinding, and returns `status`. */
+/* Puts "prefix: " before the last message, while an error is passed up; returns `status`. */
 Status status_prefix(Status status, const char *fmt, ...) PRINTF_LIKE(2, 3);
 
-/* Forgets the last message (for a caller that handled the failure). */
+/* Clears the last message (for a caller that handled the error). */
 void status_clear(void);
 
 _Noreturn void check_failed(const char *expr, const char *file, int line);
 
-/* Host bookkeeping memory is never worth recovering from: prints and exits with ERR_NO_FIT's code.
- * Big buffers (device regions, shards) are allocated through calls that return Status instead. */
+/* For small host allocations, which are never worth recovering from: prints and exits with the exit code of ERR_NO_FIT. Big buffers (device
+ * regions, shards) are allocated by functions that return Status instead. */
 _Noreturn void fatal_out_of_memory(size_t bytes);
-/* malloc, calloc and realloc of such memory: never NULL. */
+/* malloc, calloc and realloc that call fatal_out_of_memory instead of returning NULL. */
 void *malloc_or_end(size_t bytes);
 void *calloc_or_end(size_t count, size_t size);
 void *realloc_or_end(void *memory, size_t bytes);
 
-/* `code` is returned as such (and evaluated twice): so the compiler sees that a failed call isn't OK. */
+/* Returns `code` itself (evaluated twice), so that the compiler knows that a failed call doesn't return OK. */
 #define FAIL(code, ...) return status_fail((code), __VA_ARGS__), (code)
 #define FAIL_IF(cond, code, ...) \
     do { \

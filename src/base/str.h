@@ -1,9 +1,9 @@
-/* What is asked of slices of text (Str); none is copied. */
+/* Functions on slices of text (Str); none copies the text. */
 #pragma once
 
 #include "base/strbuf.h"
 
-static inline Str strbuf_str(const StrBuf *buf) /* what it holds, until it changes */
+static inline Str strbuf_str(const StrBuf *buf) /* the buffer's content; valid until the buffer changes */
 {
     return (Str){strbuf_cstr(buf), buf->len};
 }
@@ -33,9 +33,9 @@ static inline bool byte_is_blank(char c)
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
-Str str_trim_end(Str text); /* without the blanks at its end */
-Str str_trim(Str text);     /* nor at its beginning */
+Str str_trim_end(Str text); /* removes blanks at the end */
+Str str_trim(Str text);     /* removes blanks at both ends */
 
-/* How many bytes both begin with, or end with. */
+/* str_common: length in bytes of the common prefix; str_common_end: of the common suffix. */
 size_t str_common(Str a, Str b);
 size_t str_common_end(Str a, Str b);

@@ -1,4 +1,4 @@
-/* Capacity grows by half again. */
+/* Capacity grows by half. */
 #include "base/strbuf.h"
 #include "base/avx2.h"
 
@@ -87,14 +87,14 @@ const char *strbuf_cstr(const StrBuf *buf)
     return buf->data ? buf->data : "";
 }
 
-/* Short ones: places where both its first and its last byte fit, 32 at a time. */
+/* For patterns up to SHORT_BYTES: compares the first and last byte at 32 positions at once, then the whole pattern where both match. */
 const char *str_search(Str text, Str what)
 {
     enum { SHORT_BYTES = 64 };
     if (what.len == 0) return text.data;
     if (what.len > text.len) return NULL;
     if (what.len > SHORT_BYTES) return memmem(text.data, text.len, what.data, what.len);
-    const char   *at = text.data, *stop = text.data + (text.len - what.len) + 1; /* it begins before `stop` */
+    const char   *at = text.data, *stop = text.data + (text.len - what.len) + 1; /* a match begins before `stop` */
     const __m256i first = _mm256_set1_epi8(what.data[0]), last = _mm256_set1_epi8(what.data[what.len - 1]);
     for (; stop - at >= 32; at += 32) {
         __m256i  a = _mm256_loadu_si256((const __m256i *)at), b = _mm256_loadu_si256((const __m256i *)(at + what.len - 1));
@@ -120,7 +120,7 @@ const char *size_text(int64_t bytes, char out[32])
 
 enum { MOST_LETTERS = 63 };
 
-/* Where each letter stands in a text, as bits. */
+/* Positions of each byte value in a text, as a bit mask. */
 typedef struct LetterPlaces {
     uint64_t of[256];
     int      len;
@@ -132,8 +132,8 @@ static void letter_places(const char *text, LetterPlaces *out)
     for (int i = 0; i < out->len; i++) out->of[(unsigned char)text[i]] |= (uint64_t)1 << i;
 }
 
-/* A column of the table of edits at once (Hyyro 2003): bit i of `up` and `down` says that the number in row i + 1 is one
- * above or below that in row i, of `same` that it equals the one up and left. */
+/* Computes the edit distance table one column at a time (Hyyro 2003). Bit i of `up` (`down`): row i + 1 is one more (less) than row i. Bit
+ * i of `same`: row i + 1 equals row i of the previous column. */
 static int distance_to(const LetterPlaces *a, const char *b)
 {
     uint64_t up = UINT64_MAX, down = 0, same = 0, before = 0;
@@ -167,7 +167,7 @@ const char *nearest_name(const char *text, const char *const *names, size_t coun
     LetterPlaces places;
     letter_places(text, &places);
     for (size_t i = 0; i < count; i++) {
-        if (abs((int)strlen(names[i]) - len) >= least) continue; /* each missing letter is an edit */
+        if (abs((int)strlen(names[i]) - len) >= least) continue; /* a difference in length is at least as many edits */
         int distance = distance_to(&places, names[i]);
         if (distance < least) {
             least = distance;

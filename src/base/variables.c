@@ -1,4 +1,4 @@
-/* The one list of them: tests/cli/variables.t compares it with what the sources read and docs/debugging.md explains. */
+/* The list of all environment variables: tests/cli/variables.t compares it with the sources and with docs/debugging.md. */
 #include "base/variables.h"
 
 #include "base/log.h"

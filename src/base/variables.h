@@ -1,5 +1,5 @@
 /* The environment variables of this program: SUROGATE_... */
 #pragma once
 
-/* A warning for each SUROGATE_... of the environment that nothing here reads, with the nearest name that something does. */
+/* Warns of each SUROGATE_... variable in the environment that the program doesn't read, and names the nearest one that it reads. */
 void variables_check(void);

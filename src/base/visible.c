@@ -1,4 +1,4 @@
-/* The controls of ASCII, DEL, and those of U+0080 to U+009F, of which terminals take U+009B for ESC [. */
+/* Control characters are U+0000 to U+001F, DEL, and U+0080 to U+009F; terminals read U+009B as ESC [. */
 #include "base/visible.h"
 
 #include "base/json_utf8.h"
@@ -21,7 +21,7 @@ size_t visible_char(const char *text, size_t len, char out_text[VISIBLE_BYTES])
 void visible_append(StrBuf *out, const char *text, size_t len)
 {
     char   shown[VISIBLE_BYTES];
-    size_t plain = 0; /* start of the run not yet appended */
+    size_t plain = 0; /* start of the text not yet appended */
     for (size_t at = 0, bytes; at < len; at += bytes) {
         bytes = visible_char(text + at, len - at, shown);
         if (!shown[0]) continue;

@@ -1,4 +1,4 @@
-/* libyaml's event parser, with the tree built here: its own documents copy what we share and know no bounds. */
+/* Uses libyaml's event parser and builds the tree here: libyaml's own documents copy aliased nodes and aren't bounded. */
 #include "base/yaml.h"
 
 #include "base/array.h"
@@ -7,10 +7,10 @@
 #include <string.h>
 #include <yaml.h>
 
-/* One open collection; its children so far. */
+/* An open collection, and its children so far. */
 typedef struct Frame {
     YamlNode  *node;
-    YamlNode **children; /* of a mapping: keys and values in turn */
+    YamlNode **children; /* for a mapping: keys and values alternate */
     size_t     count;
     uint32_t   capacity;
 } Frame;
@@ -29,7 +29,7 @@ typedef struct Builder {
     Anchor      anchors[YAML_MAX_ANCHORS];
     YamlNode   *root;
     int         documents;
-    int         line, column; /* of the event */
+    int         line, column; /* position of the current event */
 } Builder;
 
 #define FAIL_HERE(b, ...) \
@@ -37,10 +37,10 @@ typedef struct Builder {
 
 static const char no_tags[] = "YAML tags (!name) aren't supported; write the plain value";
 
-/* Bytes of the UTF-8 character at p[0..len) and its code in *code; 0 when it is none. */
+/* Decodes the UTF-8 character at p[0..len) into *code; returns its length in bytes, or 0 if it isn't valid. */
 static size_t decode(const unsigned char *p, size_t len, unsigned *code)
 {
-    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* a shorter form is the valid one below */
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* [bytes]: smallest code that needs them */
     size_t                need = p[0] < 0x80 ? 1 : p[0] < 0xC0 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF8 ? 4 : 0;
     if (need == 0 || need > len) return 0;
     *code = need == 1 ? p[0] : p[0] & (0x7Fu >> need);
@@ -51,15 +51,15 @@ static size_t decode(const unsigned char *p, size_t len, unsigned *code)
     return *code < least[need] || *code > 0x10FFFF || (*code >= 0xD800 && *code <= 0xDFFF) ? 0 : need;
 }
 
-/* Control characters, and what ends a line for the library but not in YAML 1.2. */
+/* Control characters, and characters that libyaml takes as line ends but YAML 1.2 doesn't. */
 static bool is_forbidden(unsigned code)
 {
     return (code < 0x20 && code != '\t' && code != '\n' && code != '\r') || (code >= 0x7F && code < 0xA0) || code == 0x2028 ||
            code == 0x2029 || code == 0xFFFE || code == 0xFFFF;
 }
 
-/* What the library would accept or say less well, and what takes it time that grows with the text's square: it clears the room
- * of the longest run of blanks in a value at every word, and compares all %TAG lines with each other. */
+/* Rejects text that libyaml would accept, or report less clearly, or need quadratic time for. Quadratic are: long runs of blanks (for each
+ * word in a value it clears a buffer as long as the longest run), and %TAG lines (all are compared with each other). */
 static Status check_text(Builder *builder, const char *text, size_t len)
 {
     size_t num_blanks = 0;
@@ -107,7 +107,8 @@ static Status attach(Builder *builder, YamlNode *node)
     return OK;
 }
 
-/* An anchor is known from the end of its node on, so that a node can't hold itself; of two alike the later counts. */
+/* Registers an anchor. An alias to a collection that is still open is an error, so that a node can't contain itself (on_alias). The last of
+ * several anchors with the same name counts. */
 static Status remember(Builder *builder, const yaml_char_t *anchor, YamlNode *node)
 {
     if (!anchor) return OK;
@@ -146,7 +147,7 @@ static Status open_collection(Builder *builder, YamlType type, const yaml_char_t
     TRY(attach(builder, node));
     if (builder->depth == YAML_MAX_DEPTH) FAIL_HERE(builder, "nested deeper than %d levels", YAML_MAX_DEPTH);
     TRY(remember(builder, anchor, node));
-    node->source = NULL; /* marks it open, until it ends */
+    node->source = NULL; /* NULL marks the collection as open, until it is closed */
     builder->frames[builder->depth++] = (Frame){.node = node};
     return OK;
 }
@@ -210,10 +211,11 @@ static Status on_event(Builder *builder, const yaml_event_t *event)
     }
 }
 
-/* The library's problems in words for somebody who wrote a run file. A context is what the problem is in, and where that starts. */
+/* Maps libyaml's problems to messages for people who write run files. libyaml reports where the problem is, and where the construct around
+ * it (the context) begins. */
 typedef struct Saying {
     const char *problem;
-    enum { AT_PROBLEM, AT_CONTEXT, IN_CONTEXT } where; /* IN_CONTEXT: at the problem, naming the context's place */
+    enum { AT_PROBLEM, AT_CONTEXT, IN_CONTEXT } where; /* IN_CONTEXT: reported at the problem, with the context's position in the text */
     const char *text;
 } Saying;
 
@@ -245,7 +247,7 @@ static const Saying sayings[] = {
     {"found undefined tag handle", AT_PROBLEM, no_tags},
 };
 
-/* What the library has to say of a text it can't parse. */
+/* Reports an error of libyaml's parser. */
 static Status syntax_error(Builder *builder, const yaml_parser_t *parser)
 {
     if (parser->error == YAML_MEMORY_ERROR) fatal_out_of_memory(YAML_MAX_BYTES);

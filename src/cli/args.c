@@ -40,7 +40,7 @@ static Status print_help(const CliArgs *args, const Flag *flags, size_t num_flag
     return status;
 }
 
-/* For --max-steps, a key of the run file and no flag: "max_steps=VALUE". NULL: there is no such key. value: what follows, or NULL. */
+/* If a flag such as --max-steps is a key of run files: "max_steps=VALUE"; NULL: there is no such key. value: the flag's value, or NULL. */
 static const char *key_for_flag(Arena *arena, const char *word, const char *value)
 {
     char *key = arena_strdup(arena, word + 2);
@@ -120,7 +120,7 @@ static void add_flags(Arena *arena, const Flag *flags, size_t num_flags, bool co
     for (size_t i = 0; i < num_flags; i++) {
         if (find_flag(all, out->count, flags[i].name)) continue;
         all[out->count] = flags[i];
-        all[out->count++].out = NULL; /* it is the command's, which returns */
+        all[out->count++].out = NULL; /* `out` points to a variable of the command, which doesn't outlive it */
     }
 }
 
@@ -175,7 +175,7 @@ static void say_lines(void (*say)(const char *fmt, ...), const char *text)
     }
 }
 
-/* That a run file is another tool's: of one that is refused (config NULL), or of one that runs. */
+/* If a run file belongs to another tool, says so. config NULL: the file was refused; else also says how its settings differ there. */
 static void say_port(const char *const *words, size_t count, const Config *config)
 {
     const char *path = config_run_file(words, count);
@@ -256,7 +256,7 @@ Status cli_variables(Arena *arena, const StrList *list, const JsonValue **out)
 static Status print(const StrBuf *text)
 {
     if ((!text->len || fwrite(text->data, 1, text->len, stdout) == text->len) && fflush(stdout) == 0) return OK;
-    if (errno == EPIPE) { /* the reader has seen enough: nothing to say */
+    if (errno == EPIPE) { /* the reader closed the pipe on purpose: no message */
         status_clear();
         return ERR_IO;
     }

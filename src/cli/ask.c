@@ -89,10 +89,10 @@ Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const Sa
 typedef struct Asking {
     const AskStream *stream;
     Answer          *answer;
-    size_t           printed; /* bytes */
+    size_t           printed; /* bytes of the text printed so far */
     bool             has_ended;
     DecodeEnd        end;
-    Status           status; /* of printing, or of the decoder's end */
+    Status           status; /* an error of printing, or ERR_DIVERGED after DECODE_FAILED */
 } Asking;
 
 static void print_settled(Asking *a)

@@ -1,4 +1,4 @@
-/* What the commands that have a model write text share: flags of sampling, and one text streamed to stdout. */
+/* Shared by the commands in which a model writes text: the flags of sampling, and one text streamed to stdout. */
 #pragma once
 
 #include "cli/model_flags.h"
@@ -37,15 +37,16 @@ typedef struct SampleArgs {
         "--ignore-eos", FLAG_SWITCH, &(s)->ignore_eos, NULL, "go on after an end-of-text token" \
     }
 
-/* Checks the flags, and makes s->sample of them. */
+/* Checks the flags, and fills in s->sample from them. */
 NODISCARD Status ask_check(CliArgs *args, SampleArgs *s);
-/* cli_open_model, and that the tokens which `s` names are there. infer_close frees in every case. */
+/* cli_open_model; also checks that the token ids in `s` exist. infer_close frees in every case. */
 NODISCARD Status ask_open(InferModel *infer, const char *dir, const ModelArgs *m, const SampleArgs *s);
 
 typedef struct AskStream {
-    bool                         prints;  /* the text to stdout, as it comes */
-    const volatile sig_atomic_t *stopped; /* ends the text once it isn't 0; NULL: nothing does */
+    bool                         prints;  /* prints the text to stdout as it is generated */
+    const volatile sig_atomic_t *stopped; /* once *stopped isn't 0, the text ends; NULL: not used */
 } AskStream;
 
-/* Generates one text, whose prompt, tokens and sampling `request` has. *answer is initialised; *out_end says why it ended. */
+/* Generates one text for the prompt and sampling in `request`, whose callbacks are set here. answer_init must have been called for *answer;
+ * *out_end says why it ended. */
 NODISCARD Status ask_generate(Decoder *decoder, DecodeRequest *request, const AskStream *stream, Answer *answer, DecodeEnd *out_end);

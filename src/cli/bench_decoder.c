@@ -1,4 +1,4 @@
-/* surogate bench decoder: how fast ids are chosen over a bare matrix. */
+/* surogate bench decoder: how fast ids are chosen with a bare head matrix. */
 #include "cli/bench_decoder.h"
 
 #include "measure/head_bench.h"

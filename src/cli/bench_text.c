@@ -1,4 +1,4 @@
-/* surogate bench text DIR: how fast texts are decoded, at several numbers of rows, beside the time that reading weights and cache takes. */
+/* surogate bench text DIR: how fast texts are decoded, for several numbers of rows, compared with the time to read weights and cache. */
 #include "cli/bench_text.h"
 
 #include "cli/model_flags.h"
@@ -80,7 +80,7 @@ static Status bench_rows(Arena *arena, const TextBenchOptions *options, const Te
     StrBuf     out = {0};
     TRY(text_bench_create(options, &bench));
     Status status = text_bench_run(bench, &times);
-    if (status == OK) status = text_bench_run(bench, &times); /* the first one warms up */
+    if (status == OK) status = text_bench_run(bench, &times); /* the first run warms up */
     if (status == OK && a->ops) status = text_bench_profile(bench, sum_program, &(Summing){arena, &sums});
     op_sums_sort(&sums);
     if (status == OK) {
@@ -96,7 +96,7 @@ static Status bench_rows(Arena *arena, const TextBenchOptions *options, const Te
     return status;
 }
 
-/* A line for each number of the list. */
+/* Runs the benchmark for each number of rows in the list; prints a line each. */
 static Status bench_all(Arena *arena, TextBenchOptions options, const TextArgs *a)
 {
     for (const char *at = a->rows; *at;) {

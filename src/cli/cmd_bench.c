@@ -1,5 +1,5 @@
-/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: and what their time goes to, op by op. surogate bench
- * text DIR: how fast texts are decoded. surogate bench decoder: how fast ids are chosen over a bare matrix. */
+/* surogate bench run.yaml: how fast a run's steps are. surogate bench ops run.yaml: also how long each op takes. surogate bench text DIR:
+ * how fast texts are decoded. surogate bench decoder: how fast ids are chosen with a bare head matrix. */
 #include "cli/cli.h"
 
 #include "base/json.h"
@@ -32,7 +32,7 @@ static Status sum_program(Arena *arena, StepBench *bench, const Program *program
     return OK;
 }
 
-/* What contexts and libraries take, by rank, in GiB; nothing where it isn't known. */
+/* Prints the memory of contexts and libraries in GiB, by rank; nothing if it isn't known. */
 static void print_beside(const StepTimes *t, int64_t ranks, const char *before, const char *behind, StrBuf *out)
 {
     if (!t->beside[0]) return;
@@ -41,7 +41,7 @@ static void print_beside(const StepTimes *t, int64_t ranks, const char *before, 
     strbuf_puts(out, behind);
 }
 
-/* NaN and infinities are no numbers of JSON. */
+/* Appends a loss, or null if it isn't finite: JSON has no NaN or infinity. */
 static void put_loss(StrBuf *out, const char *name, double loss)
 {
     strbuf_printf(out, ", \"%s\": ", name);
@@ -115,7 +115,7 @@ static Status bench_one(Arena *arena, const Config *config, int steps, bool ops,
     return status;
 }
 
-/* Whole steps of all ranks together. */
+/* Times whole steps of all ranks. */
 static Status bench_ranks(const Config *config, int steps, bool json)
 {
     StepTimes times;
@@ -146,7 +146,7 @@ Status cmd_bench(CliArgs *args)
     Config config;
     Arena  arena = {0};
     TRY(cli_config(args, &config));
-    if (ops) config.gpus = 1; /* launches of several ranks wait for each other */
+    if (ops) config.gpus = 1; /* with one rank, since launches of several ranks wait for each other */
     Status status = config.gpus > 1 ? bench_ranks(&config, (int)steps, json) : bench_one(&arena, &config, (int)steps, ops, json);
     arena_deinit(&arena);
     config_deinit(&config);

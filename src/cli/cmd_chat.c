@@ -1,5 +1,5 @@
-/* surogate chat MODEL_DIR: a conversation with a model, a line of the user a turn. On a terminal Ctrl+C ends an answer, and Ctrl+D the
- * program. From a pipe the answers alone are printed, and the first error ends it. */
+/* surogate chat MODEL_DIR: a conversation with a model; each line of the user is a turn. On a terminal Ctrl+C ends an answer, and Ctrl+D
+ * the program. From a pipe only the answers are printed, and the first error ends the program. */
 #include "cli/ask.h"
 
 #include "base/log.h"
@@ -32,13 +32,13 @@ typedef struct Chat {
     Decoder         *decoder;
     ChatSession     *session;
     int64_t          context;
-    bool             is_terminal; /* where lines come from */
+    bool             is_terminal; /* standard input is a terminal */
 } Chat;
 
 /* ---- the terminal ---- */
 
-/* By Ctrl+C: a process has one terminal. Any thread may get the signal, at any moment: the pipe ends a wait for a line, or one that begins
- * after it. */
+/* Set by Ctrl+C; static, because a process has one terminal. Any thread may get the signal at any time. The pipe also ends a wait that
+ * begins after the signal. */
 static volatile sig_atomic_t is_interrupted;
 static int                   interrupts[2] = {-1, -1};
 
@@ -68,10 +68,10 @@ static void forget_interrupts(void)
     is_interrupted = 0;
 }
 
-/* Lines of standard input. */
+/* Reads lines of standard input. */
 typedef struct Lines {
     StrBuf bytes;
-    size_t begin; /* of the next line */
+    size_t begin; /* where the next line begins */
     bool   at_end;
 } Lines;
 
@@ -96,7 +96,7 @@ static Status read_more(Lines *lines)
     return OK;
 }
 
-/* The next line, without its end, valid until the call after. */
+/* Gets the next line without its newline; it is valid until the next call. */
 static Status next_line(Lines *lines, LineKind *out_kind, char **out_line)
 {
     while (!lines->at_end && !memchr(strbuf_cstr(&lines->bytes) + lines->begin, '\n', lines->bytes.len - lines->begin)) {
@@ -135,14 +135,14 @@ static Status encode(const Chat *c, TokenIds *ids)
     return infer_check_ids(c->infer, ids, 0);
 }
 
-/* Tokens of a prompt that leave room for an answer. */
+/* The most tokens of a prompt that leave room for an answer. */
 static int64_t most_prompt(const Chat *c)
 {
     int64_t half = c->context / 2, wanted = c->args->sampling.max_tokens;
     return c->context - (wanted < half ? wanted : half);
 }
 
-/* The ids of the conversation; turns that there is no room for are left out where the user wants it so. */
+/* Encodes the conversation. With --drop-oldest, turns that don't fit are dropped. */
 static Status encode_fitting(const Chat *c, TokenIds *ids)
 {
     size_t dropped = 0;
@@ -209,7 +209,7 @@ static Status answer_turn(Chat *c)
 
 /* ---- the conversation ---- */
 
-/* A question or command that can't be done is told on a terminal, and the conversation goes on. */
+/* On a terminal prints the error of a question or command, and the conversation goes on. */
 static Status survive(const Chat *c, Status status)
 {
     if (status == OK || !c->is_terminal) return status;

@@ -1,4 +1,4 @@
-/* surogate demo DIR: what the first steps need, without a network: a tiny model, a text, conversations and run files. */
+/* surogate demo DIR: writes what the first steps need without a network: a tiny model, a text, conversations and run files. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -64,7 +64,7 @@ static Status write_rows(CliArgs *args, const char *dir)
     return status;
 }
 
-/* Learnt from the rows; turns of chatml begin and end with tokens of their own. */
+/* Trains a tokenizer on the rows; chatml's turns begin and end with special tokens. */
 static Status write_tokenizer(const char *rows, const char *folder)
 {
     static const char *const special[] = {"<|endoftext|>", "<|im_start|>", "<|im_end|>"};

@@ -1,4 +1,4 @@
-/* surogate doctor: what this machine's GPU is, whether every kernel is right on it, and what it reaches. */
+/* surogate doctor: describes this machine's GPU, checks that every kernel computes correctly on it, and measures its speed. */
 #include "cli/cli.h"
 
 #include "device/device.h"
@@ -18,7 +18,8 @@ static Status open_gpu_of_nccl(int rank, Device **out)
     return OK;
 }
 
-/* All GPUs together, where there are several: as a run would, then by NCCL, which may be missing where copies do. */
+/* Checks and measures all GPUs together if there are several: as a run would use them, then with NCCL. NCCL may be missing while copies
+ * between GPUs work. */
 static Status check_gpus(DoctorCounts *counts)
 {
     enum { MOST = 16 };
@@ -63,7 +64,7 @@ Status cmd_doctor(CliArgs *args)
 {
     const char *op = NULL;
     bool        no_speed = false, done;
-    int64_t     gpu = -1; /* none was named */
+    int64_t     gpu = -1; /* -1: not given */
     const Flag  flags[] = {{"--op", FLAG_TEXT, &op, "NAME", "check only this op; NAME:KERNEL: only this kernel of it"},
                            {"--gpu", FLAG_INT, &gpu, "INDEX", "which GPU (0); without a driver that is an error"},
                            {"--no-speed", FLAG_SWITCH, &no_speed, NULL, "leave out the measurements"}};
@@ -76,7 +77,7 @@ Status cmd_doctor(CliArgs *args)
     }
     Device *cpu, *cuda;
     FAIL_IF(gpu > INT_MAX, ERR_INVALID, "--gpu %lld: expected a GPU's index", (long long)gpu);
-    TRY(device_cuda_create(gpu < 0 ? 0 : (int)gpu, &cuda)); /* says what is missing */
+    TRY(device_cuda_create(gpu < 0 ? 0 : (int)gpu, &cuda)); /* its error says what is missing */
     Status status = device_cpu_create(0, &cpu);
     if (status == OK) {
         status = check_gpu(cuda, cpu, op, !no_speed && !op);

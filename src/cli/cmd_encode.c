@@ -1,4 +1,4 @@
-/* surogate encode MODEL_DIR --text FILE [--json] */
+/* surogate encode MODEL_DIR --text FILE [--json]: prints the token ids of a text. */
 #include "cli/cli.h"
 
 #include "files/file.h"

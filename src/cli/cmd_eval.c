@@ -1,4 +1,4 @@
-/* surogate eval MODEL_DIR --text FILE [--json]: losses of a text, or of every text of a folder. */
+/* surogate eval MODEL_DIR --text FILE [--json]: losses of a text, or of every text in a folder. */
 #include "cli/model_flags.h"
 
 #include "base/json.h"
@@ -18,10 +18,10 @@ typedef struct EvalArgs {
 } EvalArgs;
 
 typedef struct Documents {
-    TokenIds     ids;   /* all, one after the other */
-    size_t      *begin; /* (count + 1) */
+    TokenIds     ids;   /* ids of all texts, one after another */
+    size_t      *begin; /* (count + 1) where each text begins in `ids` */
     size_t       count, longest;
-    size_t       bytes; /* of the tokens that have a loss: all but each text's first */
+    size_t       bytes; /* bytes of all tokens that have a loss: each text's first token has none */
     const char **paths; /* (count) */
 } Documents;
 
@@ -49,7 +49,7 @@ static Status read_documents(Arena *arena, InferModel *infer, const char *path, 
     return OK;
 }
 
-/* losses[i] is of id i + 1 within its document. */
+/* Within each document, losses[i] is the loss of id i + 1. */
 static Status evaluate_documents(InferModel *infer, const EvalArgs *e, const Documents *documents, float *losses, double *out_sum,
                                  size_t *out_count)
 {
@@ -66,7 +66,7 @@ static Status evaluate_documents(InferModel *infer, const EvalArgs *e, const Doc
     return OK;
 }
 
-/* Bits per byte of the bigram model that learned from `path`. */
+/* Bits per byte of a bigram model trained on the texts at `path`. */
 static Status bigram_bits(Arena *arena, InferModel *infer, const char *path, const Documents *documents, double *out)
 {
     Documents train = {0};
@@ -85,7 +85,7 @@ static Status bigram_bits(Arena *arena, InferModel *infer, const char *path, con
     return status;
 }
 
-/* Of a model whose weights or activations aren't finite nothing can be said. */
+/* Refuses losses that aren't finite: no figures follow from them. */
 static Status check_finite(const Documents *documents, const float *losses)
 {
     for (size_t i = 0; i < documents->count; i++)
@@ -98,7 +98,7 @@ static Status check_finite(const Documents *documents, const float *losses)
     return OK;
 }
 
-/* NaN and infinities are no numbers of JSON. */
+/* Appends a number, or null if it isn't finite: JSON has no NaN or infinity. */
 static void put_number(StrBuf *out, const char *before, double value)
 {
     if (isfinite(value))

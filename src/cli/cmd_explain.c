@@ -1,4 +1,5 @@
-/* surogate explain run.yaml: one line a launch of a program: kernel, limit, arithmetic, traffic, where its result lies. */
+/* surogate explain run.yaml: a line for each launch of a program: kernel, limit, arithmetic, memory traffic, and where its result is
+ * stored. */
 #include "cli/cli.h"
 
 #include "fit/fit.h"
@@ -12,22 +13,22 @@
 
 typedef struct Explain {
     const char *program, *gpu;
-    bool        measure, streams; /* streams: several are in use */
+    bool        measure, streams; /* streams: the program uses several streams */
     ProgramSpec spec;
     const Plan *plan;
-    double     *seconds; /* a launch; NULL: not measured */
+    double     *seconds; /* measured time of each launch; NULL: not measured */
     Timeline    timeline;
     double      overhead, document_share;
     StrBuf      out;
 } Explain;
 
-/* The CPU's rates are measured by a run, not known here. */
+/* Whether the limits of launches are known. On a CPU they aren't: only a run measures its rates. */
 static bool has_limit(const Explain *e)
 {
     return e->plan->facts.bandwidth > 0;
 }
 
-/* The ops of a chain, in their order. */
+/* Prints the ops of a chain, in order. */
 static void print_steps(Explain *e, const Node *node)
 {
     if (node->op != &op_chain) return;
@@ -60,7 +61,7 @@ static void print_launch(Explain *e, const Program *program, int index)
     print_steps(e, launch->node);
 }
 
-/* Element-wise ops in a row: how many chains they are, and why two that follow each other aren't one. */
+/* Prints how many element-wise ops are joined to chains, and why consecutive ones aren't. */
 static void print_chains(Explain *e, const Program *program)
 {
     int chains = 0, steps = 0, alone = 0;
@@ -84,7 +85,7 @@ static void print_chains(Explain *e, const Program *program)
     }
 }
 
-/* Which of its products in FP4 multiply codes, and by what: NVIDIA's GPUs have one library for them, whatever a run file asks for. */
+/* Prints how many FP4 products multiply codes, and with which kernel: NVIDIA's GPUs have one library for them, whatever fp4_backend is. */
 static void print_fp4(Explain *e, const Program *program)
 {
     const char *kernel = NULL;
@@ -104,7 +105,7 @@ static void print_fp4(Explain *e, const Program *program)
     strbuf_printf(&e->out, "%d emulated in model_dtype\n", emulated);
 }
 
-/* How the weights that ranks divide are cut for their links. */
+/* Prints how the weights that ranks divide are cut into chunks for the links. */
 static void print_chunks(Explain *e)
 {
     const Plan        *plan = e->plan;
@@ -125,7 +126,7 @@ static void print_chunks(Explain *e)
                       (double)link_bytes_at(facts, plan->world, 0.9) / (1 << 20));
 }
 
-/* What a layer in the middle is made of: launches of each op, in the order that they begin in. */
+/* Prints the launches of a middle layer by op, in the order in which the ops first occur. */
 static void print_layer(Explain *e, const Program *program)
 {
     int layer = -1, launches = 0;
@@ -187,7 +188,7 @@ static Status print_program(Explain *e)
     return cli_print(&e->out);
 }
 
-/* Without a run: the plan alone, on this machine's device or a GPU that isn't here. */
+/* Explains the plan without a run, for this machine's device or a GPU that isn't here. */
 static Status explain_plan(Explain *e, Arena *arena, const Config *config)
 {
     HfModel       *model;

@@ -1,4 +1,4 @@
-/* surogate export MODEL_DIR --to gguf: one file for llama.cpp and what is built over it. */
+/* surogate export MODEL_DIR --to gguf: writes one file for llama.cpp and programs built on it. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -12,15 +12,15 @@
 
 typedef struct Export {
     Arena      *arena;
-    const char *dir;     /* of the base */
+    const char *dir;     /* the base model's folder */
     const char *adapter; /* NULL: none */
-    const char *out;     /* the file */
+    const char *out;     /* the GGUF file */
     GgufPreset  preset;
     bool        adapter_only;
     ThreadPool *pool;
 } Export;
 
-/* A folder that holds an adapter alone stands for it over its base. */
+/* If `dir` contains only an adapter, exports that adapter over its base. */
 static Status find_base(Export *export)
 {
     bool        is_adapter, is_model;
@@ -47,7 +47,7 @@ static const char *last_name(Arena *arena, const char *dir)
     return arena_strndup(arena, dir + begin, len - begin);
 }
 
-/* dir: of the model, which messages call `shown`. */
+/* dir: the folder of the model; shown: its name in messages. */
 static Status export_model(const Export *export, const char *dir, const char *shown)
 {
     HfModel *model;
@@ -57,13 +57,13 @@ static Status export_model(const Export *export, const char *dir, const char *sh
     return status;
 }
 
-/* Merges into a folder beside the file, which goes when the file is there. */
+/* Merges the adapter into a temporary folder beside the file, and exports that. */
 static Status export_merged(const Export *export, HfModel *base, const PeftAdapter *adapter)
 {
     FolderWriter folder;
-    bool         has_tokenizer; /* the adapter's folder, whose files win over those of the base */
+    bool         has_tokenizer; /* the adapter's folder has a tokenizer, and its files take precedence */
     TRY(file_exists(arena_printf(export->arena, "%s/tokenizer.json", export->adapter), &has_tokenizer));
-    TRY(gguf_check_model(base)); /* before the work */
+    TRY(gguf_check_model(base)); /* before the slow work */
     TRY(hf_model_open_weights(base));
     TRY(folder_begin(export->arena, arena_printf(export->arena, "%s.merged", export->out), &folder));
     Status status = merge_adapter(base, adapter, false, folder.partial, INT64_MAX, export->pool);
@@ -84,7 +84,7 @@ static Status export_adapted(const Export *export)
     return status;
 }
 
-/* MODEL-q8_0.gguf, in the folder where the command runs. */
+/* MODEL-TYPE.gguf, in the current folder. */
 static const char *default_out(Arena *arena, const char *dir, const char *type)
 {
     return arena_printf(arena, "%s-%s.gguf", last_name(arena, dir), type);

@@ -1,5 +1,5 @@
-/* surogate generate MODEL_DIR --prompt TEXT: the generated text alone on stdout, as it comes; --prompts FILE --out FILE: texts of many
- * prompts. */
+/* surogate generate MODEL_DIR --prompt TEXT: streams only the generated text to stdout; --prompts FILE --out FILE: texts of many prompts.
+ */
 #include "cli/ask.h"
 
 #include "base/json.h"
@@ -16,18 +16,18 @@ enum { MAX_INPUT_BYTES = 1 << 28, NO_LOGPROBS = -1, NOT_GIVEN = INT32_MIN };
 
 typedef struct GenerateArgs {
     const char *prompt, *prompt_file, *messages, *system;
-    const char *prompts, *out; /* of many prompts */
+    const char *prompts, *out; /* files, for many prompts */
     ModelArgs   model;
     SampleArgs  sampling;
     StrList     variables; /* "k=v" */
-    StrList     adapters;  /* "DIR", or "NAME=DIR" each */
+    StrList     adapters;  /* each "DIR" or "NAME=DIR" */
     int64_t     num, rows, pages, logprobs;
     bool        chat, json, skip_bad;
 } GenerateArgs;
 
 /* ---- one prompt ---- */
 
-/* The prompt as a user's message, laid out by the folder's template. */
+/* Encodes the prompt as a user's message, rendered with the folder's template. */
 static Status encode_question(InferModel *infer, const GenerateArgs *g, Str question, TokenIds *ids)
 {
     Template  *tmpl;
@@ -179,7 +179,7 @@ static Status generate_many(InferModel *infer, const GenerateArgs *g)
 
 /* ---- adapters ---- */
 
-/* The '=' behind a name; NULL: it is a folder alone, which may have one in its path. */
+/* Finds the '=' after a name; NULL: `adapter` is only a folder, whose path may contain '='. */
 static const char *name_end(const char *adapter)
 {
     const char *equals = strchr(adapter, '=');
@@ -189,7 +189,7 @@ static const char *name_end(const char *adapter)
     return is_dir ? NULL : equals;
 }
 
-/* One folder alone is every text's; those with names are the rows' to choose. */
+/* A single folder without a name is used for all texts. Rows choose among adapters with names. */
 static Status check_adapters(GenerateArgs *g)
 {
     size_t named = 0;

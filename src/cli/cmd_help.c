@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* The table as Markdown or JSON Schema, all keys, or those named. */
+/* Prints all keys of run files as Markdown, as a JSON Schema or as text; if words name keys, prints the help of these keys. */
 static Status print_keys(const CliArgs *args, bool markdown, bool schema)
 {
     StrBuf out = {0};

@@ -1,4 +1,4 @@
-/* surogate import FILE.gguf OUT_DIR: a model folder of a GGUF file, which all other commands read. */
+/* surogate import FILE.gguf OUT_DIR: writes a model folder from a GGUF file; all other commands read it. */
 #include "cli/cli.h"
 
 #include "base/log.h"

@@ -1,5 +1,5 @@
-/* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or the view for people. surogate inspect MODEL_DIR: how the
- * folder's weights are stored, and how many texts it decodes at once. */
+/* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or a view for people. surogate inspect MODEL_DIR: how the folder's
+ * weights are stored, and how many texts it decodes at once. */
 
 #include "cli/inspect_view.h"
 #include "cli/model_flags.h"
@@ -29,7 +29,7 @@ static Status inspect(Arena *arena, const Config *config, InspectView *view)
     return status;
 }
 
-/* A line of the numbers that are stored in one way. */
+/* Prints a line about all weights that are stored in one way. */
 static void print_stored(StrBuf *out, const char *name, const char *detail, size_t tensors, double numel, double bytes)
 {
     if (tensors)

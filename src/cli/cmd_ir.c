@@ -1,4 +1,5 @@
-/* surogate ir run.yaml --after PASS --program NAME: the graph as text. surogate ir FILE.ir --pass NAME: a graph's text after a pass. */
+/* surogate ir run.yaml --after PASS --program NAME: prints the graph as text. surogate ir FILE.ir --pass NAME: prints a graph's text after
+ * a pass. */
 #include "cli/cli.h"
 
 #include "files/file.h"
@@ -9,7 +10,7 @@
 #include <string.h>
 
 typedef struct Wanted {
-    const char *pass; /* NULL: the last */
+    const char *pass; /* NULL: the last pass */
     const char *program;
     StrBuf      text;
 } Wanted;

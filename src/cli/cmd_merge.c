@@ -1,4 +1,4 @@
-/* surogate merge BASE_DIR ADAPTER_DIR[=WEIGHT] ... OUT_DIR: merges, then compares logits of both forms on some tokens. */
+/* surogate merge BASE_DIR ADAPTER_DIR[=WEIGHT] ... OUT_DIR: merges, then compares the logits before and after on some tokens. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -14,7 +14,7 @@
 
 enum { PROBE_TOKENS = 32, PROBE_EVERY = 4 };
 
-/* Logits (PROBE_TOKENS / PROBE_EVERY, V) of rows of one random text, in fp32. */
+/* Logits (PROBE_TOKENS / PROBE_EVERY, V) of every PROBE_EVERY-th position of a random text, in fp32. */
 static Status probe(const char *dir, const char *adapter, const char *qlora, float **out_logits, int64_t *out_vocab)
 {
     InferModel infer;
@@ -72,7 +72,7 @@ static Status compare(const char *base, const char *adapter, const char *qlora, 
     float  *with = NULL, *without = NULL;
     int64_t count = 0, other = 0;
     Status  status = probe(base, adapter, qlora, &with, &count);
-    log_mute(true); /* what is said of the base holds for what was made of it */
+    log_mute(true); /* notes on the base would be repeated for the merged model */
     if (status == OK) status = probe(merged, NULL, NULL, &without, &other);
     log_mute(false);
     if (status == OK && count != other)
@@ -85,7 +85,7 @@ static Status compare(const char *base, const char *adapter, const char *qlora, 
 
 /* ---- the adapters ---- */
 
-/* DIR, or DIR=WEIGHT; *out_weight stays without one. */
+/* Splits DIR=WEIGHT; for DIR alone *out_weight isn't changed. */
 static Status split_weight(Arena *arena, const char *word, const char **out_dir, double *out_weight)
 {
     const char *equals = strrchr(word, '=');
@@ -102,7 +102,7 @@ static Status split_weight(Arena *arena, const char *word, const char **out_dir,
     return OK;
 }
 
-/* Several adapters, or one with a weight, as one in `folder`. */
+/* Combines several adapters, or one with a weight, into one adapter in `folder`. */
 static Status combine(Arena *arena, const char *base, const char *const *dirs, const double *weights, int count, const char *qlora,
                       const char *folder)
 {
@@ -123,7 +123,7 @@ static Status combine(Arena *arena, const char *base, const char *const *dirs, c
     return status == OK ? peft_combine(parts, count, folder) : status;
 }
 
-/* The adapter to merge: the folder itself, or what several are together. */
+/* Finds the adapter to merge: the folder itself, or a combination of several written below `partial`. */
 static Status choose_adapter(CliArgs *args, const char *qlora, const char *partial, const char **out_dir)
 {
     int          count = (int)args->num_words - 2;

@@ -1,4 +1,4 @@
-/* surogate new --arch qwen3-0.6b --random DIR */
+/* surogate new --arch qwen3-0.6b --random DIR: writes a model folder of a shipped family and size. */
 #include "cli/cli.h"
 
 #include "base/log.h"

@@ -1,4 +1,4 @@
-/* surogate ops [--json]: the ops that a model is made of. python/surogate/dsl reads the JSON. */
+/* surogate ops [--json]: lists the ops of models. python/surogate/dsl reads the JSON. */
 #include "cli/cli.h"
 
 #include "ops/ops.h"

@@ -1,4 +1,4 @@
-/* surogate plan run.yaml: what a run takes, on this machine or on a GPU that isn't here. */
+/* surogate plan run.yaml: what a run needs, on this machine or on a GPU that isn't here. */
 #include "cli/cli.h"
 
 #include "fit/fit.h"
@@ -7,7 +7,7 @@
 #include "store/checkpoint.h"
 #include "train/run_data.h"
 
-/* What the run file names is there, though planning reads none of it. */
+/* Checks that the files named in the run file exist, though planning reads none of them. */
 static Status check_inputs(Arena *arena, const Config *config)
 {
     const char *dir;
@@ -20,7 +20,7 @@ static Status check_inputs(Arena *arena, const Config *config)
     return OK;
 }
 
-/* *config: then with what memory: auto chose; *out_choices: that and what comes next. */
+/* Makes the plan. With memory: auto, *config_ref becomes the chosen config, and *out_choices lists it and the next best. */
 static Status make_plan(Arena *arena, const Config **config_ref, Device *device, MemoryChoices *out_choices, HfModel **out_model,
                         Plan **out)
 {
@@ -48,12 +48,12 @@ static double tokens_of_step(const Config *config, const HfModel *model)
                     setup_sequence_len(config, model));
 }
 
-/* Of all ranks; nothing where the device's rates aren't known. */
+/* Prints the speed of all ranks together; nothing if the device's rates aren't known. */
 static void print_speed(const Config *config, const HfModel *model, const Plan *plan, StrBuf *out)
 {
     double seconds = fit_step_seconds(plan, config->gradient_accumulation_steps);
     if (!(seconds > 0)) return;
-    bool is_bound = !plan->facts.rates; /* no run takes less */
+    bool is_bound = !plan->facts.rates; /* the rates are bounds: no run is faster */
     strbuf_printf(out, "an optimizer step: %s%.3f ms, %s%.0f tokens/s", is_bound ? "at least " : "", 1e3 * seconds,
                   is_bound ? "at most " : "", tokens_of_step(config, model) / seconds);
     if (plan->world > 1) strbuf_printf(out, " of %d ranks, of which each takes the memory above", plan->world);
@@ -112,7 +112,7 @@ Status cmd_plan(CliArgs *args)
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof flags[0], true, &done));
     if (done) return OK;
-    if (gpus) args->words[args->num_words++] = arena_printf(&args->arena, "gpus=%s", gpus); /* in the place of the flag */
+    if (gpus) args->words[args->num_words++] = arena_printf(&args->arena, "gpus=%s", gpus); /* replaces the flag */
     Config config;
     TRY(cli_config(args, &config));
     Device       *device = NULL;

@@ -1,4 +1,4 @@
-/* surogate port axolotl.yaml --out run.yaml: another tool's run file as one of ours. */
+/* surogate port axolotl.yaml --out run.yaml: converts another tool's run file to one of ours. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-/* What is there isn't written over: it may be the file itself, or another. */
+/* Refuses to overwrite a file: it may be the original. */
 static Status write_out(const char *path, const StrBuf *text)
 {
     bool there;

@@ -1,4 +1,4 @@
-/* surogate pull ORG/NAME: a model or dataset of the hub into the cache; the folder goes to stdout. */
+/* surogate pull ORG/NAME: downloads a model or dataset from the hub into the cache, and prints its folder on stdout. */
 #include "cli/cli.h"
 
 #include "files/hub.h"

@@ -1,4 +1,4 @@
-/* surogate render MODEL_DIR --messages FILE.json: what the folder's chat template makes of messages. */
+/* surogate render MODEL_DIR --messages FILE.json: renders messages with the folder's chat template. */
 #include "cli/cli.h"
 
 #include "files/file.h"
@@ -15,7 +15,7 @@ typedef struct RenderArgs {
     bool        add_generation_prompt;
 } RenderArgs;
 
-/* The list in a file: the whole of it, or a member of the object it holds. */
+/* Reads a list from a file: the file's value itself, or a member of its object. */
 static Status read_list(Arena *arena, const char *path, const char *member, const JsonValue **out)
 {
     Str        text;

@@ -1,4 +1,4 @@
-/* surogate report RUN_DIR...: several runs on one page, from their metrics.jsonl and run.json. */
+/* surogate report RUN_DIR...: shows several runs on one page, from their metrics.jsonl and run.json. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -19,7 +19,7 @@ typedef struct Run {
     RunPresence presence;
 } Run;
 
-/* The lines of metrics.jsonl. The last one of a run that goes on may be torn; others that can't be read are counted. */
+/* Reads metrics.jsonl. The last line may be incomplete if the run goes on; other lines that can't be read are counted. */
 static Status read_metrics(const char *path, History *history)
 {
     FILE   *file = fopen(path, "r");
@@ -53,7 +53,7 @@ static Status read_run(Arena *arena, const char *dir, Run *out)
     return run_record_read(dir, &out->presence, &out->record);
 }
 
-/* The folder's name; its path where another run has that name. */
+/* The folder's name, or its path if another run has the same name. */
 static const char *name_of(Arena *arena, const CliArgs *args, size_t index)
 {
     char *path = arena_strdup(arena, args->words[index]);
@@ -68,7 +68,7 @@ static const char *name_of(Arena *arena, const CliArgs *args, size_t index)
     return name;
 }
 
-/* A page of ours is written anew, anything else isn't. */
+/* ERR_INVALID if the file exists and isn't a report of this command: only such a report may be overwritten. */
 static Status may_write(Arena *arena, const char *path)
 {
     bool there;

@@ -9,7 +9,7 @@ typedef struct ScoreArgs {
     ModelArgs   model;
     int64_t     context, top;
     bool        json;
-    const char *out; /* NULL: on the screen */
+    const char *out; /* NULL: stdout */
 } ScoreArgs;
 
 static void print_line(StrBuf *out, size_t num, double sum)

@@ -1,5 +1,5 @@
-/* surogate serve MODEL_DIR: an OpenAI-compatible server over the model. The address is on stdout once clients may connect; all else is
- * on stderr. SIGTERM or SIGINT ends it when the answers that were begun have ended; a second one at once. */
+/* surogate serve MODEL_DIR: an OpenAI-compatible server for the model. Its address is printed on stdout once clients may connect;
+ * everything else goes to stderr. SIGTERM or SIGINT ends it after the answers in progress; a second signal ends it at once. */
 #include "cli/model_flags.h"
 
 #include "base/log.h"
@@ -15,7 +15,7 @@ typedef struct ServeArgs {
     ModelArgs    model;
     ServeOptions options;
     const char  *kv;
-    StrList      adapters, hosts; /* adapters: "DIR", or "NAME=DIR" each */
+    StrList      adapters, hosts; /* adapters: each "DIR" or "NAME=DIR" */
     int64_t      port, max_body, connections;
     double       head_seconds;
     bool         split_k;
@@ -23,7 +23,7 @@ typedef struct ServeArgs {
 
 /* ---- signals ---- */
 
-static _Atomic(HttpServer *) running; /* NULL: it doesn't serve yet, so that a signal ends the process */
+static _Atomic(HttpServer *) running; /* NULL: the server doesn't run yet, so a signal ends the process */
 static atomic_int            num_signals;
 
 static void handle(int signo)
@@ -48,7 +48,7 @@ static void catch_signals(void)
 
 /* ---- names ---- */
 
-/* The last part of a path, slashes behind it left out; empty where there is none. */
+/* The last part of a path, without slashes at its end; empty if there is none. */
 static const char *last_part(Arena *arena, const char *path)
 {
     size_t len = strlen(path);
@@ -57,7 +57,8 @@ static const char *last_part(Arena *arena, const char *path)
     return slash ? slash + 1 : copy;
 }
 
-/* A folder's name as it was given: a link's is its own. Where the path ends without one, as "." does, that of the folder it leads to. */
+/* The folder's name as it was given; a link keeps its own name. If the path has no name at its end, such as ".", the name of the real
+ * folder. */
 static const char *name_of(Arena *arena, const char *dir)
 {
     const char *name = last_part(arena, dir);
@@ -68,7 +69,7 @@ static const char *name_of(Arena *arena, const char *dir)
     return *name ? name : dir;
 }
 
-/* NAME=DIR, or a folder, which has its own name. */
+/* Uses adapters given as NAME=DIR, or as a folder, whose name is used. */
 static Status use_adapters(InferModel *infer, const StrList *adapters)
 {
     AdapterName *names = arena_array(&infer->arena, AdapterName, adapters->count + 1);

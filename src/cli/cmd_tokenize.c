@@ -1,4 +1,4 @@
-/* surogate tokenize run.yaml: the shards that pt would make at its start. */
+/* surogate tokenize run.yaml: makes the shards that pt or sft would make first. */
 #include "cli/cli.h"
 
 #include "cli/inspect_view.h"

@@ -1,4 +1,4 @@
-/* surogate tokenizer train --vocab-size N --out DIR FILE... */
+/* surogate tokenizer train --vocab-size N --out DIR FILE...: trains a byte-level BPE tokenizer. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -18,7 +18,7 @@ typedef struct TokenizerArgs {
     bool        force;
 } TokenizerArgs;
 
-/* "a,b,c" into names; there is room for one more. */
+/* Splits "a,b,c" into names; the array has room for one more. */
 static const char **split_names(Arena *arena, const char *text, int *out_count)
 {
     size_t room = 2;
@@ -34,7 +34,7 @@ static const char **split_names(Arena *arena, const char *text, int *out_count)
     return names;
 }
 
-/* Every file of the words is one document. */
+/* Adds every file of the words as one document. */
 static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
 {
     *out_files = 0;

@@ -1,5 +1,5 @@
-/* surogate help completions SHELL: a script that completes verbs, flags, keys of run files and their values. All words in it are of the
- * tables; the code around them is the shell's. */
+/* surogate help completions SHELL: a script that completes verbs, flags, keys of run files and their values. All words in it come from
+ * tables; the code around them is for the shell. */
 #include "cli/cli.h"
 
 #include "config/options.h"
@@ -8,7 +8,7 @@
 
 enum { MOST_SECONDS = 3 };
 
-/* `seconds`: what may stand right behind the verb, in place of a file. */
+/* seconds: the words that may follow the verb instead of a file. */
 typedef struct Verb {
     const char *name, *help;
     const char *seconds[MOST_SECONDS + 1];
@@ -32,7 +32,7 @@ static const char *const verb_rows[][2] = {
 };
 enum { NUM_VERBS = sizeof verb_rows / sizeof verb_rows[0] };
 
-/* Of both scopes: a verb of datasets takes those of a dataset too. */
+/* Whether the verb takes the key. A verb for datasets takes dataset keys too; a name in both scopes counts once. */
 static bool key_fits(const Verb *verb, const OptionInfo *option)
 {
     if (verb->takes_dataset_keys) return !(option->scope == SCOPE_run && option_find(SCOPE_dataset, option->name));
@@ -64,7 +64,7 @@ static Status find_verb(Arena *arena, int index, Verb *out)
     return OK;
 }
 
-/* The words that a key may be, with blanks between; "": any text. */
+/* Appends the possible values of a key, separated by blanks; nothing if any text is possible. */
 static void put_values(StrBuf *out, const OptionInfo *option, const char *before)
 {
     const char *separator = "";
@@ -81,7 +81,7 @@ static bool has_values(const OptionInfo *option)
     return option->kind == KIND_BOOL || option->limits.words;
 }
 
-/* A key of a run and one of a dataset may have one name; then they have the same values. */
+/* Whether a dataset key has the name of a run key: both then have the same values. */
 static bool is_repeated(int key)
 {
     return options[key].scope == SCOPE_dataset && option_find(SCOPE_run, options[key].name);
@@ -93,7 +93,7 @@ static void put_seconds(StrBuf *out, const Verb *verb)
     for (int i = 0; i < NUM_VERBS && strcmp(verb->name, "help") == 0; i++) strbuf_printf(out, " %s", verb_rows[i][0]);
 }
 
-/* The first sentence of a text between single quotes, where `quote` stands for one. */
+/* Appends the first sentence of a text for use in single quotes: `quote` and `backslash` replace these characters. */
 static void put_text(StrBuf *out, const char *text, const char *quote, const char *backslash)
 {
     const char *end = strstr(text, ". ");
@@ -130,7 +130,7 @@ static void put_keys(StrBuf *out, const Verb *verb)
     }
 }
 
-/* "    KEY) BEFORE VALUES BEHIND ;;" a line, of a `case` in bash and zsh. */
+/* Appends lines "    KEY) BEFORE VALUES BEHIND ;;" for a `case` in bash or zsh. */
 static void put_value_cases(StrBuf *out, const char *open, const char *before, const char *behind)
 {
     for (int key = 0; key < CONFIG_KEY_COUNT; key++) {
@@ -202,7 +202,7 @@ static void put_bash(StrBuf *out, const Verb *verbs)
                      "complete -o default -F _surogate surogate\n");
 }
 
-/* "'NAME:TEXT'", as _describe takes it. */
+/* Appends "'NAME:TEXT'", the form that _describe takes. */
 static void put_zsh_item(StrBuf *out, const char *name, const char *help)
 {
     strbuf_printf(out, "        '%s:", name);
@@ -281,7 +281,7 @@ static void put_fish_verb(StrBuf *out, const Verb *verb)
     }
 }
 
-/* key=, then key=VALUE for each value. */
+/* Appends completions for key=, then key=VALUE for each value. */
 static void put_fish_key(StrBuf *out, const Verb *verbs, const OptionInfo *option)
 {
     StrBuf names = {0}, before = {0};

@@ -1,4 +1,4 @@
-/* See inspect_view.h. Trained tokens are green; without colour they stand between [[ and ]]. */
+/* See inspect_view.h. Trained tokens are green; without colour they are between [[ and ]]. */
 #include "cli/inspect_view.h"
 
 #include "base/log.h"
@@ -47,7 +47,7 @@ static void put_switch(Printer *p, bool trained)
         strbuf_puts(&p->out, trained ? "[[" : "]]");
 }
 
-/* Colours are ours alone: in coloured output what comes from files has no control characters. */
+/* Appends text from files. In coloured output its control characters are made visible, so that only our own colours take effect. */
 static void put_piece(Printer *p, StrBuf *piece)
 {
     if (p->colour)
@@ -57,7 +57,7 @@ static void put_piece(Printer *p, StrBuf *piece)
     strbuf_clear(piece);
 }
 
-/* The text as its tokens decode, switched where the mask does. */
+/* Appends the decoded text; the colour is switched where the mask changes. */
 static Status put_text(Printer *p, const InspectRow *row, size_t count)
 {
     TokenStream stream = {0};
@@ -190,7 +190,7 @@ Status inspect_view_print(const TokenizeJob *job, const InspectView *view)
     put_piece(&p, &in_all);
     strbuf_deinit(&in_all);
     if (p.bad_shown > MAX_BAD_SHOWN) log_warn("skipped: %lld bad rows in all", (long long)p.bad_shown);
-    Status printed = flush(&p); /* also what came before a bad row */
+    Status printed = flush(&p); /* after an error too: the rows before it are printed */
     strbuf_deinit(&p.out);
     return status == OK ? printed : status;
 }

@@ -1,11 +1,11 @@
-/* A dataset shown on stdout as training will see it. */
+/* Prints a dataset on stdout as training will see it. */
 #pragma once
 
 #include "data/inspect.h"
 
 typedef struct InspectView {
-    bool           json; /* a line a row: {"ids": [...], "mask": [...], "row": i}; else coloured text, ids and figures for people */
-    int64_t        rows; /* rows shown; -1: all. The figures are always of all rows */
+    bool           json; /* a JSON line per row: {"ids": [...], "mask": [...], "row": i}; else coloured text, ids and figures for people */
+    int64_t        rows; /* rows shown; -1: all. The figures always cover all rows */
     InspectPacking packing;
 } InspectView;
 

@@ -1,4 +1,4 @@
-/* surogate: the verb picks a row of commands.def. */
+/* surogate: the first argument chooses a command of commands.def. */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -51,7 +51,7 @@ static Status unknown_command(const char *name)
          near ? "?" : "");
 }
 
-/* More of `args` may be set. */
+/* Runs a command; `args` may already have out_flags set. */
 static Status run_with(CliArgs args, const char *name, int argc, char **argv)
 {
     const Command *command = find_command(name);
@@ -91,7 +91,7 @@ int main(int argc, char **argv)
         return 1;
     }
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file size limit is an error of write, as a full disk is */
+    signal(SIGXFSZ, SIG_IGN); /* exceeding a file size limit is then a write error, like a full disk */
     signals_install();
     variables_check();
     if (argc < 2) {

@@ -1,4 +1,4 @@
-/* The flags of the commands that load a model to ask it something. */
+/* The flags of the commands that load a model for evaluation or generation. */
 #pragma once
 
 #include "cli/cli.h"
@@ -39,7 +39,7 @@ typedef struct ModelArgs {
         "--threads", FLAG_INT, &(m)->threads, "N", "CPU threads; 0: all (0)" \
     }
 
-/* The format that --quantization or --qlora names; NULL: neither is given. */
+/* The format given with --quantization or --qlora; NULL: neither is given. */
 const char *cli_model_format(const ModelArgs *m);
 
 /* infer_open with these flags. infer_close frees in every case. */

@@ -5,22 +5,22 @@
 #include "base/strbuf.h"
 #include "run/program.h"
 
-/* All launches of one op by one kernel. */
+/* The sum over all launches of one op with one kernel. */
 typedef struct OpSum {
     const char *op, *kernel;
-    int         launches; /* of a step */
+    int         launches; /* per step */
     double      seconds, limit_seconds, flops, bytes;
 } OpSum;
 
 typedef struct OpSums {
     OpSum *items;
     int    count;
-    double seconds, overhead; /* overhead: what measuring took a launch, taken off */
+    double seconds, overhead; /* overhead: seconds that measuring added to each launch, already subtracted */
 } OpSums;
 
-/* The sum that a launch belongs to, there from now on. */
+/* The sum for this launch's op and kernel; a new sum of 0 is added if there is none. */
 OpSum *op_sums_of(Arena *arena, OpSums *sums, const Launch *launch);
-void   op_sums_sort(OpSums *sums); /* the longest first */
-/* A table, with the share of a step of so many seconds; as members of a JSON object, with a comma before. */
+void   op_sums_sort(OpSums *sums); /* longest first */
+/* Appends a table with each op's share of the measured time; step_seconds: the time of a whole step. */
 void op_sums_print(const OpSums *sums, double step_seconds, StrBuf *out);
 void op_sums_print_json(const OpSums *sums, StrBuf *out);

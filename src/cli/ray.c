@@ -19,7 +19,7 @@ static void put_text(StrBuf *out, const char *name, const char *value)
     strbuf_puts(out, ", ");
 }
 
-/* What python/surogate/ray.py calls Settings. */
+/* The JSON of Settings in python/surogate/ray.py. */
 static const char *settings_json(Arena *arena, const Config *config)
 {
     StrBuf  text = {0};

@@ -22,7 +22,7 @@ static void tell_evaluations(const TrainOutcome *outcome)
                  (long long)trend->best_step, trend->train_best, trend->train_last);
 }
 
-/* Which weights output_dir holds, where the run file asks after the best ones. */
+/* Describes which weights output_dir holds, if the run file uses best evaluations. */
 static void describe_weights(const Config *config, const TrainOutcome *outcome, StrBuf *out)
 {
     const char *dir = config->output_dir;
@@ -65,7 +65,7 @@ static void tell_outcome(const Config *config, const TrainOutcome *outcome)
     if (config->lora && config->merge_adapter) log_info("merged  %s/merged", dir);
 }
 
-/* As a shell reads it back. */
+/* Appends a word, quoted for a shell. */
 static void put_word(StrBuf *out, const char *word)
 {
     strbuf_putc(out, ' ');
@@ -83,7 +83,7 @@ static void put_word(StrBuf *out, const char *word)
     strbuf_putc(out, '\'');
 }
 
-/* Adds to the message the command that goes on. It may set a key twice: the later value wins. */
+/* Adds the command that resumes the run to the message. It may set a key twice: the later value wins. */
 static Status with_command(const CliArgs *args, Status status)
 {
     StrBuf line = {0};

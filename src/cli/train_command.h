@@ -1,4 +1,4 @@
-/* What pt and sft share: one trainer. */
+/* Shared by pt and sft, which run the same trainer. */
 #pragma once
 
 #include "cli/cli.h"

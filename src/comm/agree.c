@@ -12,7 +12,7 @@ typedef struct Report {
 
 Status comm_agree(Comm *comm, Status mine)
 {
-    if (!comm || mine == ERR_RANK) return mine; /* all have failed then */
+    if (!comm || mine == ERR_RANK) return mine; /* on ERR_RANK every rank has failed already */
     Arena   arena = {0};
     Report *all = arena_array(&arena, Report, comm_size(comm)), own = {.status = mine};
     if (mine != OK) snprintf(own.message, sizeof own.message, "%.*s", (int)sizeof own.message - 1, status_message());

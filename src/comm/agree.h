@@ -1,17 +1,18 @@
-/* What the ranks of a run decide together. Each call is made by all of them, in the same order; comm NULL: there is one. */
+/* Decisions that the ranks of a run make together. All ranks make the same calls in the same order; comm NULL: there is one rank. */
 #pragma once
 
 #include "comm/comm.h"
 
-/* OK when every rank brings OK. Else all get the status of the first that failed and its message, behind "rank R: " unless that is rank
- * 0: what it does alone, it does for all. */
+/* OK if `mine` is OK on every rank. Else all ranks fail with the status and message of the first rank that failed, prefixed by "rank R:
+ * ". Rank 0's message has no prefix, as rank 0 also does things on behalf of all. */
 NODISCARD Status comm_agree(Comm *comm, Status mine);
 
-/* The bytes [*begin, *end) of `bytes` that are this rank's when each has an equal part, in order. */
+/* This rank's part [*begin, *end) of `bytes` bytes, which are divided evenly among the ranks, in their order. */
 void comm_own_bytes(const Comm *comm, size_t bytes, size_t *begin, size_t *end);
 
-/* The largest of what they bring. */
+/* *value becomes the largest of all ranks' values. */
 NODISCARD Status comm_agree_most(Comm *comm, int64_t *value);
 
-/* ERR_INVALID, which names the first rank whose value isn't rank 0's. what: "programs". */
+/* ERR_INVALID if the values differ; the message names the first rank that differs from rank 0. what: names the values in it, as
+ * "programs". */
 NODISCARD Status comm_agree_same(Comm *comm, uint64_t value, const char *what);

@@ -1,4 +1,4 @@
-/* The calls of comm.h: each is checked, done at once where there is one rank, else handed to the group's backend. */
+/* The calls of comm.h: each is checked, done at once if there is one rank, else forwarded to the group's backend. */
 #include "comm/comm.h"
 
 #include "comm/pulse.h"

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LEAVE_SECONDS 2.0 /* that a rank has to end after all have ended */
+#define LEAVE_SECONDS 2.0 /* from the group's end until the rank's process is ended */
 
 enum { LOOK_NANOSECONDS = 250000000 };
 
@@ -25,8 +25,8 @@ struct Keeper {
     pthread_cond_t  changed;
 };
 
-/* Ends the process of a rank that stands still somewhere, or works on alone, after a failure has ended all. *ended: when that was; 0: it
- * hasn't. Nothing is lost: what the run leaves is whole at every moment. */
+/* Ends this process if its rank hangs or works on although a failure has ended the group. *ended: when the group ended; 0: it hasn't.
+ * Nothing is lost, as files of a run are complete at any moment. */
 static void end_with_others(const Keeper *k, double *ended)
 {
     if (comm_check(k->comm) == OK) return;

@@ -1,14 +1,14 @@
-/* Keeper: a thread that tells the other ranks, again and again, that this one is alive, while it does what may take its time: as long as it
- * takes (downloads, tokenizing, loading weights), or so many seconds (a step, once steps were timed). A rank whose process ends is noticed
- * all the same. Once a failure has ended all, the keeper ends the process of a rank that doesn't come back by itself within 2 s. */
+/* Keeper: a thread that regularly tells the other ranks that this one is alive during long work. It does so without limit (downloads,
+ * tokenizing, loading weights) or for some seconds (a step, once steps were timed). A rank whose process dies is noticed in any case.
+ * Once a failure has ended the group, the keeper ends this process if the rank doesn't leave within 2 s. */
 #pragma once
 
 #include "comm/comm.h"
 
 typedef struct Keeper Keeper;
 
-/* comm NULL: *out is NULL, and nothing is told. */
+/* comm NULL: *out is NULL, and there is no thread. */
 NODISCARD Status keeper_start(Comm *comm, Keeper **out);
-/* From now on beats name `phase`, a constant, for at most so many seconds. keeper NULL is fine, here and below. */
+/* From now on beats name `phase` (a string that isn't copied), for at most `seconds`. keeper NULL is fine, here and below. */
 void keeper_phase(Keeper *keeper, const char *phase, double seconds);
 void keeper_stop(Keeper *keeper);

@@ -1,5 +1,5 @@
-/* Rank 0 serves every connection at once from one loop, with a time limit for each, so that none that is silent keeps the others waiting.
- * A meeting that fails is told to all that have come, and for a moment to those who come late. */
+/* Rank 0 serves all connections concurrently from one loop, with a time limit for each, so that a silent one doesn't delay the others. A
+ * failure is sent to all ranks that have connected, and for LINGER_SECONDS to ranks that connect late. */
 #include "comm/meet.h"
 
 #include <arpa/inet.h>
@@ -18,13 +18,13 @@
 #include <unistd.h>
 
 enum { SPARE_FILES = 256, LEAST_SECRET = 16, MOST_GUESTS = 2 * COMM_MOST_RANKS + 64 };
-#define GUEST_SECONDS 5.0  /* until a connection has proved itself */
-#define LINGER_SECONDS 1.5 /* after a failure */
+#define GUEST_SECONDS 5.0  /* for a connection to prove that it knows the secret */
+#define LINGER_SECONDS 1.5 /* after a failure, during which ranks that connect are told of it */
 
 typedef struct Guest {
     int           fd;
-    bool          has_hello, is_in; /* is_in: it has proved itself, and stands in the table */
-    size_t        got;              /* bytes of the next message */
+    bool          has_hello, is_in; /* is_in: its proof was accepted, and its socket is in the table */
+    size_t        got;              /* bytes received of the next message */
     uint8_t       bytes[sizeof(WireHello)];
     double        until;
     WireHello     hello;
@@ -36,7 +36,7 @@ typedef struct Host {
     MeetSockets       *sockets;
     Guest             *guests;
     int                num_guests, num_in;
-    Status             failure; /* of the meeting */
+    Status             failure; /* of the whole meeting; OK: none */
     char               why[512];
     double             failed_at;
 } Host;
@@ -65,8 +65,7 @@ static void set_up(int fd)
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
 }
 
-/* Lets this process have so many open files (0: twice as many as now), as far as its hard limit goes. False: it may have no more than
- * before. */
+/* Raises this process's limit of open files to `files` (0: to twice the limit), but not above its hard limit. False: the limit stays. */
 static bool raise_limit(rlim_t files)
 {
     struct rlimit limit;
@@ -82,7 +81,7 @@ static bool is_short_of_files(int error)
     return error == EMFILE || error == ENFILE;
 }
 
-/* Why there is no further socket, for a message. */
+/* Writes why no further socket can be opened, for a message. */
 static void tell_limit(int error, char *out, size_t size)
 {
     struct rlimit limit = {0};
@@ -114,7 +113,7 @@ static Status listen_at(const CommMeeting *meeting, int *out)
 
 static bool send_whole(int fd, const void *data, size_t size)
 {
-    return send(fd, data, size, MSG_NOSIGNAL) == (ssize_t)size; /* small, into an empty buffer */
+    return send(fd, data, size, MSG_NOSIGNAL) == (ssize_t)size; /* the message is small and the buffer is empty */
 }
 
 static bool draw_nonce(uint8_t nonce[WIRE_NONCE])
@@ -160,7 +159,7 @@ static bool hear_hello(Guest *guest)
     return draw_nonce(guest->challenge.nonce) && send_whole(guest->fd, &guest->challenge, sizeof guest->challenge);
 }
 
-/* Judges a guest that sent its proof: into the table, or the meeting fails. */
+/* Checks a guest's proof and claims. Its socket is added to the table, or the meeting fails. */
 static void hear_proof(Host *host, Guest *guest)
 {
     const CommMeeting *meeting = host->meeting;
@@ -188,7 +187,7 @@ static void hear_proof(Host *host, Guest *guest)
     tell(host, guest, OK, "");
 }
 
-/* False: the guest is to be dropped. */
+/* Receives from a guest. False: the caller must drop the guest. */
 static bool hear(Host *host, Guest *guest)
 {
     size_t  want = guest->has_hello ? sizeof(WireProof) : sizeof(WireHello);
@@ -203,7 +202,8 @@ static bool hear(Host *host, Guest *guest)
     return guest->is_in;
 }
 
-/* No file is left for a connection, which goes on waiting. Strangers go by themselves; when all are ranks, there won't be one. */
+/* No file is free for a new connection, which stays in the queue. Guests without a proof time out and free theirs; if all guests are
+ * ranks, no file will become free and the meeting fails. */
 static void lack_files(Host *host, int error)
 {
     char limit[200];
@@ -232,7 +232,7 @@ static void accept_guest(Host *host, int listener)
     host->guests[host->num_guests++] = (Guest){.fd = fd, .until = pulse_now() + GUEST_SECONDS};
 }
 
-/* Those that are in have nothing to say until all are there. */
+/* Receives from all guests. A guest that is in sends nothing before all are there: if it does, it has closed its connection. */
 static void hear_all(Host *host, const struct pollfd *polls)
 {
     for (int i = host->num_guests - 1; i >= 0; i--) {
@@ -283,7 +283,7 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
     Host host = {.meeting = meeting, .sockets = out};
     int  listener = meeting->listener;
     bool is_raised = raise_limit(CHANNEL_COUNT * (rlim_t)meeting->world_size + SPARE_FILES);
-    (void)is_raised; /* where that isn't enough, the connection that is one too many says so */
+    (void)is_raised; /* if the limit stays too low, accepting a connection too many fails with a message */
     if (listener <= 0) TRY(listen_at(meeting, &listener));
     host.guests = calloc_or_end(MOST_GUESTS, sizeof *host.guests);
     serve(&host, listener);
@@ -300,7 +300,7 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
 
 /* ---- the others ---- */
 
-/* -1: nobody listens there yet, or *out_error says why there is no socket. */
+/* Connects to rank 0. -1: failed; *out_error says why no socket could be opened, 0: nobody listens there yet. */
 static int connect_to(const struct addrinfo *address, int *out_error)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -314,7 +314,7 @@ static int connect_to(const struct addrinfo *address, int *out_error)
     return -1;
 }
 
-/* 0: whole; else why not. */
+/* Receives `size` bytes. NULL: all came; else why not. */
 static const char *receive_until(int fd, void *data, size_t size, double until)
 {
     for (size_t got = 0; got < size;) {

@@ -1,12 +1,12 @@
-/* The meeting of processes: rank 0 listens, the others come, both prove that they know the secret. */
+/* The meeting of processes: rank 0 listens, the others connect, and both ends prove that they know the secret. */
 #pragma once
 
 #include "comm/comm.h"
 #include "comm/wire.h"
 
-/* Connected sockets: rank 0 has both channels of each other rank, the others have those to rank 0 at [0]. */
+/* Connected sockets. Rank 0 has both channels to each other rank; other ranks have their channels to rank 0, at [0]. */
 typedef struct MeetSockets {
-    int (*fd)[CHANNEL_COUNT]; /* by rank, -1: none; the caller's to free and close */
+    int (*fd)[CHANNEL_COUNT]; /* by rank; -1: none. The caller frees the table and closes the sockets */
 } MeetSockets;
 
 NODISCARD Status meet_all(const CommMeeting *meeting, MeetSockets *out);

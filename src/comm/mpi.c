@@ -1,16 +1,17 @@
-/* Processes that mpirun started. MPI, opened at run time, says who is there, and carries rank 0's address and a secret to all; then they
- * meet as any others do, and MPI is left again. So a process that dies ends the others the same way, whatever MPI is there.
+/* Processes that mpirun started. MPI is loaded at run time, tells the number of processes, and carries rank 0's address and a secret to
+ * all. Then the processes meet over TCP like any others, and MPI is finalized. So a dead process ends the group in the same way whatever
+ * MPI is used.
  *
- * MPIs share their functions, not the values of their handles. Two kinds are known: Open MPI, where MPI_COMM_WORLD is the address of an
- * object in the library, and those of the MPICH ABI (MPICH, Intel MPI, MVAPICH), where it is a number. Which one it is follows from the
- * variables that each mpirun sets.
+ * MPIs have the same functions, but different values of handles. Two kinds are supported: Open MPI, where MPI_COMM_WORLD is the address of
+ * an object in the library, and the MPICH ABI (MPICH, Intel MPI, MVAPICH), where it is an integer. Environment variables that mpirun sets
+ * tell which one is used.
  *
- * Built with USE_MPI=OFF, no MPI is opened: of several processes that mpirun started each says so and ends. */
+ * Built with USE_MPI=OFF, MPI isn't loaded: each of several processes that mpirun started says so and fails. */
 #include "comm/comm.h"
 
 #include <stdlib.h>
 
-/* How many processes mpirun started, as it tells them; 0: this one wasn't started by it. */
+/* Number of processes that mpirun started, from its environment variables; 0: mpirun didn't start this process. */
 static int count_started(bool *out_is_open_mpi)
 {
     const char *open_mpi = getenv("OMPI_COMM_WORLD_SIZE"), *mpich = getenv("PMI_RANK") ? getenv("PMI_SIZE") : NULL;
@@ -35,7 +36,7 @@ enum { FUNNELED = 1, SECRET_BYTES = 32 };
 #define MPICH_WORLD ((void *)0x44000000)
 #define MPICH_BYTE ((void *)0x4c00010d)
 
-/* A handle is a pointer here. Where the library has an int, it looks at the lower half of the register alone (System V, x86-64). */
+/* Handles are stored as pointers. A library whose handles are int reads only the lower half of the register (System V, x86-64). */
 typedef struct Mpi {
     void *world, *byte;
     int (*initialized)(int *flag);
@@ -50,7 +51,7 @@ typedef struct Mpi {
 typedef struct Card {
     char    host[256], address[64], secret[2 * SECRET_BYTES + 1];
     int32_t ranks, port;
-    char    fault[256]; /* of rank 0: why it doesn't listen */
+    char    fault[256]; /* of rank 0: why it can't listen; "": it does */
 } Card;
 
 bool comm_mpi_started(void)
@@ -69,7 +70,7 @@ static Status open_mpi(Mpi *mpi)
         void       *to;
     } functions[] = {{"MPI_Initialized", &mpi->initialized}, {"MPI_Init_thread", &mpi->init_thread}, {"MPI_Finalize", &mpi->finalize},
                      {"MPI_Comm_rank", &mpi->rank},          {"MPI_Comm_size", &mpi->size},          {"MPI_Allgather", &mpi->allgather}};
-    void *library = dlopen(file, RTLD_NOW | RTLD_GLOBAL); /* its parts look for its symbols */
+    void *library = dlopen(file, RTLD_NOW | RTLD_GLOBAL); /* RTLD_GLOBAL, as MPI's plugins look for its symbols */
     FAIL_IF(!library, ERR_UNSUPPORTED, "this process was started by mpirun, but %s, its library, can't be opened: %s", file, dlerror());
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *symbol = dlsym(library, functions[i].name);
@@ -82,7 +83,7 @@ static Status open_mpi(Mpi *mpi)
     return OK;
 }
 
-/* The first address of this host that others may reach. */
+/* The first IPv4 address of this host that isn't a loopback, else 127.0.0.1. */
 static void find_own_address(char *out, size_t size)
 {
     struct ifaddrs *all = NULL;
@@ -96,7 +97,7 @@ static void find_own_address(char *out, size_t size)
     freeifaddrs(all);
 }
 
-/* Rank 0: any free port of the address; what fails is told by the card. */
+/* Rank 0 listens at a free port of card->address. -1: failed; card->fault says why, for all ranks. */
 static int listen_anywhere(Card *card)
 {
     struct sockaddr_in at = {.sin_family = AF_INET};
@@ -129,7 +130,7 @@ static Status gather_cards(const Mpi *mpi, const Card *own, Card *all)
     return OK;
 }
 
-/* Cards with all hosts' names; then with what rank 0 has set up. */
+/* Gathers all cards twice: first for the hosts' names, then for the address, port and secret that rank 0 has set up. */
 static Status exchange(const Mpi *mpi, const char *host, int process, int processes, int ranks_here, Card *all, int *out_listener)
 {
     Card own = {.ranks = ranks_here};
@@ -194,7 +195,7 @@ Status comm_mpi_create(const char *host, uint64_t agreed, const CommLimits *limi
 bool comm_mpi_started(void)
 {
     bool is_open_mpi;
-    return count_started(&is_open_mpi) > 1; /* one process has nobody to meet */
+    return count_started(&is_open_mpi) > 1; /* a single process has nobody to meet */
 }
 
 Status comm_mpi_create(const char *host, uint64_t agreed, const CommLimits *limits, int ranks_here, Comm *out[])

@@ -18,7 +18,7 @@ void pulse_init(Pulse *pulse)
     snprintf(pulse->phases[0].name, PULSE_NAME, "start");
 }
 
-/* A sign: the time since the last one belongs to the phase it was in. */
+/* Handles a sign of progress: the time since the last one counts for the phase that the rank was in. */
 static void sign(Pulse *pulse)
 {
     double      now = pulse_now(), took = now - pulse->since;
@@ -40,7 +40,7 @@ void pulse_beat(Pulse *pulse, const char *phase)
     for (pulse->phase = 0; pulse->phase < pulse->num_phases; pulse->phase++)
         if (strcmp(pulse->phases[pulse->phase].name, name) == 0) return;
     if (pulse->num_phases < PULSE_PHASES) pulse->num_phases++;
-    pulse->phase = pulse->num_phases - 1; /* one too many takes the last one's place */
+    pulse->phase = pulse->num_phases - 1; /* if there are too many phases, the newest replaces the last */
     pulse->phases[pulse->phase] = (PulsePhase){0};
     memcpy(pulse->phases[pulse->phase].name, name, sizeof name);
 }
@@ -82,7 +82,7 @@ bool pulse_judge(Pulse *pulse, int rank, const CommLimits *limits, double now, c
 void pulse_told(Pulse *pulse, const char *phase, double longest, double silence, bool waits)
 {
     double since = pulse_now() - silence;
-    if (since > pulse->since + 0.1) pulse->named = false; /* it has moved */
+    if (since > pulse->since + 0.1) pulse->named = false; /* it gave a sign since the warning */
     pulse->since = since;
     pulse->waits = waits;
     pulse->phase = 0;

@@ -1,5 +1,5 @@
-/* Whether a rank moves: when it last did something that others can see, in which phase, and how long that phase's longest wait for a
- * sign was. How all ranks end together when one doesn't. The lock of a CommLife guards both. */
+/* Whether a rank makes progress: when it gave its last sign (see CommLimits), in which phase, and the longest time between two signs of
+ * that phase. And how all ranks end together when one fails. The lock of a CommLife guards both. */
 #pragma once
 
 #include "comm/comm.h"
@@ -10,19 +10,19 @@ enum { PULSE_PHASES = 16, PULSE_NAME = 32 };
 
 typedef struct PulsePhase {
     char   name[PULSE_NAME];
-    double longest; /* seconds between two signs within it */
+    double longest; /* seconds between two signs in this phase */
 } PulsePhase;
 
 typedef struct Pulse {
-    PulsePhase phases[PULSE_PHASES]; /* [0] is before the first beat */
+    PulsePhase phases[PULSE_PHASES]; /* [0] is the time before the first beat */
     int        num_phases, phase;
-    double     since;  /* the last sign, in seconds of pulse_now */
-    double     waited; /* seconds for others, in all */
-    bool       waits;  /* in a collective: others must move */
-    bool       named;  /* as one that doesn't move, since the last sign */
+    double     since;  /* time of the last sign, in seconds of pulse_now */
+    double     waited; /* total seconds waited for other ranks */
+    bool       waits;  /* in a collective, waiting for other ranks */
+    bool       named;  /* a warning has named it since the last sign */
 } Pulse;
 
-/* The first failure, which ended all. */
+/* The first failure, which ended the group. */
 typedef struct CommEnd {
     bool   ended;
     int    rank;
@@ -30,49 +30,50 @@ typedef struct CommEnd {
     char   why[1024];
 } CommEnd;
 
-double pulse_now(void); /* seconds of a clock that only runs forward */
+double pulse_now(void); /* seconds of a monotonic clock */
 void   pulse_init(Pulse *pulse);
 void   pulse_beat(Pulse *pulse, const char *phase);
-void   pulse_enter(Pulse *pulse); /* a collective; others are waited for */
+void   pulse_enter(Pulse *pulse); /* begins a collective, which waits for other ranks */
 void   pulse_leave(Pulse *pulse);
-/* Seconds without a sign, of a rank that should give one; 0 while it waits for others. */
+/* Seconds since the last sign; 0 while the rank waits for others. */
 double pulse_silence(const Pulse *pulse, double now);
-/* Seconds of silence that are too many. */
+/* Seconds of silence that are allowed. */
 double pulse_limit(const Pulse *pulse, const CommLimits *limits);
-/* Names on stderr a rank that is silent too long, once; true: its grace has passed, and `why` says so. */
+/* Checks a rank's silence. Over the limit, warns once on stderr; true: `grace` seconds more have passed, and `why` is filled in. */
 bool pulse_judge(Pulse *pulse, int rank, const CommLimits *limits, double now, char *why, size_t size);
 
-/* The pulse of another process as it told: `longest` of the phase it is in. */
+/* Sets the pulse of a rank in another process from its message. `longest` belongs to its current phase. */
 void pulse_told(Pulse *pulse, const char *phase, double longest, double silence, bool waits);
 
 CommLimits comm_limits(const CommLimits *given);
-/* Keeps the first failure; false: there was one before. */
+/* Records the first failure; false: one is recorded already. */
 bool comm_end_keep(CommEnd *end, int rank, Status cause, const char *why);
-/* OK, or ERR_RANK with its message. */
+/* OK, or ERR_RANK with the message of the failure. */
 NODISCARD Status comm_end_status(const CommEnd *end);
 
-/* Shared by the ranks of a group that are threads; of each rank that is a process. */
+/* State of the group's end. Ranks that are threads share one; a rank that is a process has its own. */
 typedef struct CommLife {
     pthread_mutex_t lock;
-    pthread_cond_t  changed; /* all has ended, a rank has left, or an on_end is over; its clock is that of pulse_now */
-    CommLimits      limits;
-    CommEnd         end;
+    pthread_cond_t
+               changed; /* signalled when the group has ended, a rank has left, or an on_end has returned; uses the clock of pulse_now */
+    CommLimits limits;
+    CommEnd    end;
 } CommLife;
 
 void comm_life_init(CommLife *life, const CommLimits *limits);
 void comm_life_deinit(CommLife *life);
 
-/* What all backends keep of a rank. */
+/* State of a rank common to all backends. */
 typedef struct CommSide {
     CommLife *life;
     Pulse     pulse;
-    void (*on_end)(void *context); /* it is to be called; NULL: none */
+    void (*on_end)(void *context); /* still to be called; NULL: none */
     void *context;
-    bool  is_telling; /* an on_end runs */
+    bool  is_telling; /* on_end is running */
 } CommSide;
 
-/* With the lock held. A rank's failure ends all, if none has yet. */
+/* Ends the group because of a rank's failure, unless it has ended already. The lock must be held. */
 void comm_locked_end(Comm *comm, int rank, Status cause, const char *why);
-/* Calls on_end without the lock; false: there is none to be called. */
+/* Calls on_end, with the lock released meanwhile; false: there is none to call. The lock must be held. */
 bool comm_locked_tell(Comm *comm);
 void comm_locked_await_telling(Comm *comm);

@@ -77,7 +77,7 @@ void reduce_store(void *dst, const void *sums, int64_t count, DType dtype)
         for (int64_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)(uint64_t)((const int64_t *)sums)[i];
 }
 
-/* Of a part that one rank sends or receives. */
+/* Bytes of the part that one rank sends or receives. */
 static size_t part_bytes(const CommCall *call)
 {
     bool reduces = call->kind == COMM_REDUCE_SCATTER || call->kind == COMM_ALL_REDUCE;

@@ -1,7 +1,7 @@
-/* Ranks that are processes, in a star: every rank speaks with rank 0 alone. The data channel carries collectives, which rank 0 computes,
- * in the order of ranks: fit for control and for the CPU device, not for speed. The control channel has a thread of its own on each side,
- * which says twice a second that the rank lives and how it moves, and hears when all must end; it then shuts the data channel, which wakes
- * whoever waits there. */
+/* Ranks that are processes, in a star: every rank communicates with rank 0 only. The data channel carries collectives, which rank 0
+ * computes in the order of ranks: good enough for control and for the CPU device, but slow. The control channel has its own thread on
+ * each side. It sends the rank's pulse twice a second, and receives the message that the group has ended. Then it shuts down the data
+ * channel, which wakes a thread that waits there. */
 #include "comm/meet.h"
 
 #include "base/c_locale.h"
@@ -19,17 +19,17 @@
 #include <unistd.h>
 
 #define BEAT_SECONDS 0.5
-#define DEAD_SECONDS 7.0 /* nothing heard */
+#define DEAD_SECONDS 7.0 /* of silence on the control channel, after which a peer counts as dead */
 
 enum { PIECE = 1 << 16, MOST_SECRET = 4096 };
 
 typedef struct Peer {
     int    control, data;
-    bool   left;  /* has said so */
-    double heard; /* when it last said anything */
+    bool   left;  /* it said goodbye */
+    double heard; /* time of its last message */
     size_t got;
     char   bytes[sizeof(WireControl)];
-    Pulse  pulse; /* as it told */
+    Pulse  pulse; /* as its last beat said */
 } Peer;
 
 typedef struct SocketComm {
@@ -37,7 +37,7 @@ typedef struct SocketComm {
     CommSide  side;
     CommLife  life;
     pthread_t thread;
-    Peer     *peers; /* by rank on rank 0, [0] itself unused; others: rank 0 alone */
+    Peer     *peers; /* on rank 0: by rank, [0] unused; on other ranks: only [0], which is rank 0 */
     int       first_peer, num_peers, wake;
     bool      leaving, told;
 } SocketComm;
@@ -50,7 +50,7 @@ static SocketComm *socket_of(Comm *comm)
 static void sockets_wake(Comm *comm)
 {
     uint64_t one = 1;
-    if (write(socket_of(comm)->wake, &one, sizeof one) < 0) return; /* it is awake */
+    if (write(socket_of(comm)->wake, &one, sizeof one) < 0) return; /* the counter is full, so the thread will wake */
 }
 
 static void locked_end(SocketComm *self, int rank, Status cause, const char *why)
@@ -64,7 +64,7 @@ static void say(Peer *peer, const WireControl *message)
 {
     if (peer->control < 0 || peer->left) return;
     ssize_t n = send(peer->control, message, sizeof *message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    /* A full buffer: a peer that hasn't read for minutes, which will be found dead. Half a message can't be taken back. */
+    /* The peer's buffer is full: it hasn't read for minutes, and will be found dead. Half a message was sent and can't be taken back. */
     if (n > 0 && n < (ssize_t)sizeof *message) shutdown(peer->control, SHUT_RDWR);
 }
 
@@ -100,7 +100,7 @@ static void locked_say_end(SocketComm *self)
     say_all(self, &message);
 }
 
-/* The number of the rank at the other end. */
+/* The rank at the other end. */
 static int rank_of(const SocketComm *self, int peer)
 {
     return self->base.rank == 0 ? peer : 0;
@@ -154,7 +154,7 @@ static void locked_judge(SocketComm *self)
         locked_end(self, 0, ERR_RANK, why);
 }
 
-/* All has ended: says so to the others, wakes this rank's thread. */
+/* After the group has ended: tells the other ranks once, and calls on_end. */
 static void locked_tell_end(SocketComm *self)
 {
     if (!self->told) {
@@ -165,7 +165,7 @@ static void locked_tell_end(SocketComm *self)
     (void)comm_locked_tell(&self->base);
 }
 
-/* Seconds between two looks, each with a beat. */
+/* Seconds between two rounds of the control thread, each with a beat. */
 static double step_of(const SocketComm *self)
 {
     return self->life.limits.progress / 10 < BEAT_SECONDS ? self->life.limits.progress / 10 : BEAT_SECONDS;
@@ -178,7 +178,7 @@ static void wait_for_word(SocketComm *self, struct pollfd *polls)
     polls[used++] = (struct pollfd){.fd = self->wake, .events = POLLIN};
     for (int p = self->first_peer; p < self->num_peers; p++)
         polls[used++] = (struct pollfd){.fd = self->peers[p].control, .events = POLLIN};
-    poll(polls, (nfds_t)used, (int)(step_of(self) * 1000) + 1); /* negative descriptors are passed over */
+    poll(polls, (nfds_t)used, (int)(step_of(self) * 1000) + 1); /* poll ignores negative descriptors (closed channels) */
     if (polls[0].revents && read(self->wake, &count, sizeof count) < 0) return;
 }
 
@@ -219,7 +219,7 @@ static Status end_all(SocketComm *self, int rank, Status cause, const char *why)
     return comm_check(&self->base);
 }
 
-/* A data channel that ends is explained by the control channel, mostly. */
+/* The data channel to a peer broke. Waits for the control channel to say why; if it doesn't, ends the group itself. */
 static Status broken(SocketComm *self, int p)
 {
     double until = pulse_now() + DEAD_SECONDS;
@@ -263,7 +263,7 @@ static Status answer(SocketComm *self, int p, const void *data, size_t size)
     return send_to(self, p, data, size);
 }
 
-/* Every other rank has asked for the same. */
+/* Receives the calls of all other ranks, which must match rank 0's. */
 static Status hear_calls(SocketComm *self, const CommCall *call)
 {
     char why[256];
@@ -313,7 +313,7 @@ static Status host_sums(SocketComm *self, const CommCall *call, char *sums)
     reduce_first(sums, call->send, total, call->dtype);
     for (int p = 1; p < self->num_peers; p++) TRY(add_rank(self, p, call, sums, total));
     for (int p = self->num_peers - 1; p > 0; p--) {
-        /* recv takes each part in turn, its own last */
+        /* recv is the buffer for each rank's part in turn; rank 0's own comes last */
         if (scatters || p == self->num_peers - 1)
             reduce_store(call->recv, sums + (scatters ? p * call->count * reduce_bytes(call->dtype) : 0), call->count, call->dtype);
         TRY(answer(self, p, call->recv, bytes));
@@ -370,7 +370,8 @@ static Status sockets_call(Comm *comm, const CommCall *call)
 
 /* ---- leaving ---- */
 
-/* What the other end still sends is read, so that closing doesn't take back what this end has said. */
+/* Reads the rest of what the other end sends before closing. Closing with unread data would reset the connection, and the other end
+ * could lose this end's last message. */
 static void close_gently(Peer *peer)
 {
     double until = pulse_now() + 1;
@@ -502,7 +503,7 @@ Status comm_secret_read(const char *path, char **out)
     ssize_t     len = 0;
     if (path) {
         int fd;
-        do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe isn't waited for */
+        do fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* doesn't block on a pipe */
         while (fd < 0 && errno == EINTR);
         FAIL_IF(fd < 0, ERR_INVALID, "cannot read the secret of %s: %s", path, strerror(errno));
         bool known = fstat(fd, &info) == 0;

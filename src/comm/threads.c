@@ -1,6 +1,7 @@
-/* Ranks that are threads of one process. A collective has two meetings: at the first every rank has told where its memory is, and then
- * each does its part straight over the others' memory; after the second nobody touches another's. A failure is noticed only by who waits
- * in the first: from there to the second nothing can fail or wait, and a rank that left early would free what others still read. */
+/* Ranks that are threads of one process. A collective has two meetings. At the first, every rank has published its pointers; then each
+ * does its part directly on the others' memory. After the second, no rank touches another's memory. Only ranks that wait in the first
+ * meeting notice a failure. From there to the second nothing can fail or wait, and a rank that left early would free memory that others
+ * still read. */
 #include "comm/pulse.h"
 
 #include "base/c_locale.h"
@@ -17,16 +18,16 @@ typedef struct ThreadComm {
     Comm     base;
     Group   *group;
     CommSide side;
-    CommCall call; /* its place in the collective */
+    CommCall call; /* its current collective */
     bool     left;
 } ThreadComm;
 
 struct Group {
     CommLife       life;
-    pthread_cond_t met_or_ended; /* a meeting took place, or all ended */
+    pthread_cond_t met_or_ended; /* signalled after a meeting, or when the group has ended */
     pthread_t      watcher;
     int            size, arrived, done, num_left;
-    uint64_t       met, finished; /* first and second meetings so far */
+    uint64_t       met, finished; /* number of first and of second meetings so far */
     ThreadComm     ranks[];
 };
 
@@ -42,7 +43,7 @@ static void threads_wake(Comm *comm)
     pthread_cond_broadcast(&group->life.changed);
 }
 
-/* Everything that begins with "locked" is called with the group's lock. */
+/* Functions named "locked_..." are called with the group's lock held. */
 static void locked_end(Group *group, int rank, Status cause, const char *why)
 {
     comm_locked_end(&group->ranks[0].base, rank, cause, why);
@@ -50,7 +51,7 @@ static void locked_end(Group *group, int rank, Status cause, const char *why)
 
 /* ---- collectives ---- */
 
-/* Ends all where a rank calls another collective than rank 0. */
+/* Ends the group if a rank's call differs from rank 0's. */
 static bool locked_calls_match(Group *group)
 {
     char why[256];
@@ -95,7 +96,8 @@ static void locked_finish(Group *group)
     while (group->finished == finished) pthread_cond_wait(&group->met_or_ended, &group->life.lock);
 }
 
-/* Elements [begin, end) of all ranks' sends, of which `offset` elements lie before; to `dst`, or to the same place of every rank. */
+/* Reduces elements [begin, end) of all ranks' sends, each shifted by `offset` elements. Stores them at `begin` of `dst`, or with dst
+ * NULL at `begin` of every rank's recv. */
 static void reduce_part(const Group *group, const CommCall *call, int64_t offset, int64_t begin, int64_t end, void *dst)
 {
     enum { RUN = 1024 };
@@ -113,7 +115,7 @@ static void reduce_part(const Group *group, const CommCall *call, int64_t offset
     }
 }
 
-/* This rank's part: it writes its own recv, or its part of everybody's, and reads what nobody else writes. */
+/* This rank's part of the work: it writes its own recv, or its part of every rank's recv. No other rank writes what it reads. */
 static void do_part(ThreadComm *self)
 {
     const Group    *group = self->group;
@@ -161,7 +163,7 @@ static Status threads_call(Comm *comm, const CommCall *call)
 
 /* ---- failing together ---- */
 
-/* Calls one rank's on_end that hasn't been called, without the lock; false: there is none. */
+/* Calls one rank's on_end that is still to be called, with the lock released meanwhile; false: there is none. */
 static bool locked_tell_one(Group *group)
 {
     for (int r = 0; r < group->size; r++)

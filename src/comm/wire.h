@@ -1,5 +1,5 @@
-/* What processes of a run send each other. Every message has a fixed size, and what it says is checked before it is used. Numbers lie
- * there as x86-64 has them in memory: all ranks run this program. */
+/* Messages between the processes of a run. Every message has a fixed size and is checked before it is used. Numbers are in x86-64's byte
+ * order and layout, as all ranks run the same program. */
 #pragma once
 
 #include "base/sha256.h"
@@ -9,7 +9,8 @@ enum { CHANNEL_CONTROL, CHANNEL_DATA, CHANNEL_COUNT };
 enum { WIRE_NONCE = 32 };
 #define WIRE_MAGIC "surogat1"
 
-/* Meeting: Hello ->, <- Challenge, Proof ->, <- Verdict; and on the control channel a second Verdict when all are there. */
+/* Messages of the meeting, from a guest (->) and from rank 0 (<-): Hello ->, <- Challenge, Proof ->, <- Verdict. On the control channel
+ * a second Verdict follows when all ranks are there. */
 typedef struct WireHello {
     char     magic[8];
     int32_t  rank, world_size, channel, zero;
@@ -23,18 +24,18 @@ typedef struct WireChallenge {
 } WireChallenge;
 
 typedef struct WireProof {
-    uint8_t mac[SHA256_BYTES]; /* of the secret, over hello and challenge */
+    uint8_t mac[SHA256_BYTES]; /* keyed with the secret, over hello and challenge */
 } WireProof;
 
 typedef struct WireVerdict {
     char    magic[8];
-    int32_t status; /* OK: welcome, or all are there */
+    int32_t status; /* OK: welcome (first verdict), or all are there (second) */
     int32_t zero;
     char    why[512];
-    uint8_t mac[SHA256_BYTES]; /* of the secret, over hello, challenge and what is above */
+    uint8_t mac[SHA256_BYTES]; /* keyed with the secret, over hello, challenge and the fields above */
 } WireVerdict;
 
-/* The control channel, after the meeting. */
+/* Messages of the control channel, after the meeting. */
 typedef enum WireKind { WIRE_BEAT, WIRE_END, WIRE_BYE, WIRE_KIND_COUNT } WireKind;
 
 typedef struct WireControl {
@@ -45,14 +46,14 @@ typedef struct WireControl {
     char    why[1024];
 } WireControl;
 
-/* The data channel: what a rank asks rank 0 for; then its data. Rank 0 answers with a byte and the result. */
+/* The data channel: a rank sends its call to rank 0, then its data. Rank 0 answers with one byte, then the result. */
 typedef struct WireCall {
     char    magic[8];
     int32_t kind, root, dtype, reduce;
     int64_t count;
 } WireCall;
 
-/* False for a message that this program doesn't send. Texts end within their room afterwards. */
+/* False if this program wouldn't send such a message. Texts in *out are NUL-terminated. */
 bool wire_hello_read(const void *bytes, WireHello *out);
 bool wire_verdict_read(const void *bytes, WireVerdict *out);
 bool wire_control_read(const void *bytes, WireControl *out);
@@ -60,6 +61,6 @@ bool wire_call_read(const void *bytes, CommCall *out);
 void wire_call_write(const CommCall *call, WireCall *out);
 
 typedef enum WireSide { WIRE_CLIENT, WIRE_SERVER } WireSide;
-/* The MAC of a proof (verdict NULL), or of a verdict. */
+/* Computes the MAC of a proof (verdict NULL), or of a verdict. */
 void wire_mac(const char *secret, WireSide side, const WireHello *hello, const WireChallenge *challenge, const WireVerdict *verdict,
               uint8_t out[SHA256_BYTES]);

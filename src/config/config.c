@@ -12,7 +12,7 @@
 /* How a key was written in the file. */
 typedef struct Written {
     const char *name;
-    const char *text;    /* of the value, converted to our key's; NULL: the value is no scalar */
+    const char *text;    /* the value, converted to our key's; NULL: the value is no scalar */
     bool        is_weak; /* another tool's `false`, which means our default: a value under another name overrides it */
 } Written;
 
@@ -89,7 +89,7 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
     return NULL;
 }
 
-/* Whether the value switches nothing on: false, none, 0, empty. */
+/* Whether the value switches nothing on: false, none, auto, 0, empty. */
 static bool is_inert(const YamlNode *value)
 {
     static const char *const words[] = {"", "none", "auto", "0", "0.0"};
@@ -117,7 +117,7 @@ static void note_ignored(ConfigReader *reader, const Target *target, const char 
     strbuf_printf(reader->ignored, "%s%s%s", reader->ignored->len ? ", " : "", target->prefix, name);
 }
 
-/* Whether every member of a mapping has its own row, "name.member", and each row says that nothing needs to be done. */
+/* Whether every member of a mapping is inert, or has a row "name.member" that says that nothing needs to be done. */
 static bool has_inert_members(const Target *target, const char *name, const YamlNode *value)
 {
     bool inert = value->type == YAML_MAPPING;
@@ -142,7 +142,7 @@ static bool read_peer(ConfigReader *reader, const Target *target, const char *na
     return true;
 }
 
-/* Handles a key that is neither ours nor an alias that accepts this value. */
+/* Handles a key that is neither ours nor an alias that accepts this value: by peers.def, or as unknown. */
 static void read_foreign(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, const char *expected)
 {
     bool is_text = value->type == YAML_SCALAR;
@@ -171,15 +171,15 @@ static const YamlNode *read_as(ConfigReader *reader, const Target *target, const
     return meaning;
 }
 
-/* The option that a key and its value set, under its own name or an alias; *out_alias is that alias. *value becomes the value for our key.
- * NULL: the key was handled here. */
+/* The option that a key and its value set, under its own name or an alias (*out_alias). *value becomes the value for our key. NULL: not an
+ * option; the key was handled here. */
 static const OptionInfo *resolve_key(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode **value,
                                      const OptionAlias **out_alias)
 {
     const OptionInfo  *option = option_find(target->scope, key->text.data);
     StrBuf             expected = {0};
     const OptionAlias *alias = *out_alias =
-        find_alias(target->scope, key->text.data, *value, &expected); /* read_as replaces it where the alias says another value */
+        find_alias(target->scope, key->text.data, *value, &expected); /* read_as replaces *value if the alias means another value */
     if (!alias && !option) read_foreign(reader, target, key, *value, strbuf_cstr(&expected));
     strbuf_deinit(&expected);
     if (!alias && !option) return NULL;
@@ -209,7 +209,8 @@ static const YamlNode *split_commas(Arena *arena, const YamlNode *value)
 
 static void read_datasets(ConfigReader *reader, const char *label, const YamlNode *node, DatasetList *out);
 
-/* A key was given a second time, under this or another name: whether the second value replaces the first. Equal values are no problem. */
+/* Whether the second value of a key that was given twice, perhaps under another name, replaces the first. Two values are a problem, unless
+ * one is weak, or they are equal under different names. */
 static bool takes_place(ConfigReader *reader, const Target *target, const YamlNode *key, const OptionInfo *option, const Written *second)
 {
     const Written *first = &target->written[option - options];
@@ -351,7 +352,7 @@ static void read_datasets(ConfigReader *reader, const char *label, const YamlNod
 
 /* ---- overrides ---- */
 
-/* Splits "datasets.2.path": returns the list's option, and the rest in *index and *rest. NULL when the name has another form. */
+/* Splits "datasets.2.path": returns the list's option, *index 2 and *rest "path". NULL: the name has another form. */
 static const OptionInfo *split_nested(const char *name, size_t *index, const char **rest)
 {
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
@@ -546,7 +547,7 @@ static void check_datasets(ConfigReader *reader, const char *label, const Datase
     }
 }
 
-/* Another tool's strategy key (steps, epoch, no), beside our keys of how often. */
+/* Another tool's strategy key (steps, epoch, no), and our keys for the number of steps and the times per epoch. */
 typedef struct Strategy {
     const char *name;
     ConfigKey   steps, per_epoch;
@@ -581,7 +582,7 @@ static void warn_strategy_named(ConfigReader *reader, const char *name, const Ya
         if (strcmp(name, strategies[k].name) == 0) warn_strategy(reader, &strategies[k], value, config);
 }
 
-/* root: the mapping of the whole run file. */
+/* Warns of strategies that have no effect. root: the mapping of the whole run file. */
 static void warn_strategies(ConfigReader *reader, const YamlNode *root, const char *const *overrides, size_t num_overrides,
                             const Config *config)
 {

@@ -102,8 +102,8 @@ NODISCARD Status config_require(const Config *config, ConfigKey key, const char 
 /* Whether an origin (Config.origin) is the command line. */
 bool config_is_argument(const char *origin);
 
-/* Prefixes the message of a failed status with "run.yaml:3:8: ", the place of the key's value, if a run file gave it. `origin` is that of a
- * Config or Dataset. Returns `status`. */
+/* Prefixes the message of a failed status with "run.yaml:3:8: ", the place of the key's value, if a run file gave it. origin: Config.origin
+ * or Dataset.origin. Returns `status`. */
 Status config_at(const char *const *origin, ConfigKey key, Status status);
 
 /* Appends an item. For lists that stay small: it costs time in proportion to the list. */
@@ -116,7 +116,7 @@ const char *choice_text(Choice choice);
 /* Prints the resolved run file as YAML, which reads back to an equal Config. */
 void config_print(const Config *config, StrBuf *out);
 
-/* Printed from the tables alone: docs/reference/config.md; a JSON Schema for editors; a line for every key. */
+/* Write the tables alone: docs/reference/config.md; a JSON Schema of run files, for editors; one line for every key. */
 void config_markdown(StrBuf *out);
 void config_schema(StrBuf *out);
 void config_keys(StrBuf *out);

@@ -4,7 +4,7 @@
 #include <fnmatch.h>
 #include <string.h>
 
-/* " (also `x`, `y`)" with the further spellings of a choice, or nothing. */
+/* Writes the further spellings of a choice, as " (also `x`, `y`)"; nothing if it has none. */
 static void write_spellings(StrBuf *out, Choice choice, const char *quote)
 {
     const char *separator = " (also ";
@@ -16,7 +16,7 @@ static void write_spellings(StrBuf *out, Choice choice, const char *quote)
     if (*separator == ',') strbuf_putc(out, ')');
 }
 
-/* "1 to 65536", "`linear`, `cosine`", or "". */
+/* Writes the limits of a value: "1 to 65536", "`linear`, `cosine`", or "". */
 static void write_limits(StrBuf *out, const OptionInfo *option, const char *quote)
 {
     const OptionLimits *limits = &option->limits;
@@ -36,7 +36,7 @@ static const char *type_word(OptionKind kind)
     return words[kind];
 }
 
-/* " No effect without `lora: true`." for each need of the key. */
+/* Writes " No effect without `lora: true`." for each need of the key. */
 static void write_needs(StrBuf *out, ConfigKey key, const char *quote)
 {
     for (size_t i = 0; i < num_option_needs; i++) {
@@ -47,7 +47,7 @@ static void write_needs(StrBuf *out, ConfigKey key, const char *quote)
     }
 }
 
-/* The key's other names, each as ", `x`". */
+/* Writes the key's other names, separated by commas: "`x`, `y`". */
 static void write_aliases(StrBuf *out, ConfigKey key, const char *quote)
 {
     const char *separator = "";
@@ -127,7 +127,7 @@ static void help_of(StrBuf *out, ConfigKey key)
     put_wrapped(out, "Other names:", &names);
 }
 
-/* Help of a key by our name or an alias; false when the scope has neither. */
+/* Writes the help of a key by our name or an alias; false: the scope has no such name. */
 static bool help_by_name(StrBuf *out, OptionScope scope, const char *name)
 {
     bool found = false;
@@ -141,7 +141,7 @@ static bool help_by_name(StrBuf *out, OptionScope scope, const char *name)
     return found;
 }
 
-/* The answers of peers.def for a name, for each value. is_ours: the text follows the help of our key. */
+/* Writes the answer of peers.def for each value of a name. is_ours: the text follows the help of our key. */
 static bool help_of_peer(StrBuf *out, OptionScope scope, const char *name, bool is_ours)
 {
     bool found = false;
@@ -160,7 +160,8 @@ static bool help_of_peer(StrBuf *out, OptionScope scope, const char *name, bool 
     return found;
 }
 
-/* "datasets.path", "validation_datasets.0.path", "datasets[].path": returns "path". NULL: the name isn't of a dataset's key. */
+/* The key of a dataset's name: "path" for "datasets.path", "validation_datasets.0.path" or "datasets[].path". NULL: the name has no such
+ * form. */
 static const char *dataset_key(const char *name)
 {
     const char *key = strrchr(name, '.');

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* path NULL: there are overrides alone. */
+/* path NULL: there is no file, only overrides. */
 static Status load(const char *path, const char *const *overrides, size_t num_overrides, Config *out, StrBuf *problems)
 {
     Arena  scratch = {0};

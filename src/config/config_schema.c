@@ -10,7 +10,7 @@ static void put_text(StrBuf *out, const char *text)
     json_write_string(out, text, strlen(text));
 }
 
-/* Writes a value of an alias or a choice with the type that YAML reads: true and 4 aren't strings. */
+/* Writes a value of an alias or a choice. true and 4 aren't strings in YAML: they are written with that type too. */
 static void put_value(StrBuf *out, const char *text)
 {
     bool is_bool = strcmp(text, "true") == 0 || strcmp(text, "false") == 0;
@@ -118,8 +118,8 @@ static void put_distributed(StrBuf *out)
     strbuf_puts(out, "}}");
 }
 
-/* Writes one other name with its values. Where the name takes the key's own values, these too; else the values that ask for nothing. rows:
- * from the name's first row on. */
+/* Writes the property of one alias: its own values; also our key's values if the alias takes them, else the values that ask for nothing.
+ * rows: from the alias's first row on. */
 static void put_alias(StrBuf *out, const OptionAlias *rows, size_t num_rows)
 {
     bool        takes_key = false;
@@ -173,7 +173,7 @@ static bool is_ignored(const PeerKey *peer)
     return false;
 }
 
-/* Keys of other tools that none of our keys stands for, with what to do; keys that the program ignores have no text. */
+/* Writes other tools' keys that none of our keys stands for, with the answer of peers.def. */
 static void put_peers(StrBuf *out, OptionScope scope)
 {
     for (const PeerKey *peer = peer_keys; peer < peer_keys + num_peer_keys; peer++) {
@@ -202,7 +202,7 @@ static void put_regex(StrBuf *out, const char *pattern)
     strbuf_putc(out, '$');
 }
 
-/* Patterns of keys that are ignored. They match our keys too, and so must allow any value. */
+/* Writes patterns of keys that are ignored. They match our keys too, and so must allow any value. */
 static void put_peer_patterns(StrBuf *out, OptionScope scope)
 {
     const char *separator = "\n";

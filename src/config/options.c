@@ -122,7 +122,7 @@ bool option_suggest(StrBuf *out, OptionScope scope, const char *name)
         strbuf_puts(out, "; `surogate help keys` lists all");
         return false;
     }
-    const char *also = NULL; /* a second name as near as the first: adamw_beta is near adamw_beta1 and adamw_beta2 */
+    const char *also = NULL; /* a second name at the same distance: adamw_beta is near adamw_beta1 and adamw_beta2 */
     int         distance = edit_distance(name, near);
     for (size_t i = 0; i < count && !also; i++)
         if (names[i] != near && abs((int)strlen(names[i]) - (int)strlen(name)) <= distance && edit_distance(name, names[i]) == distance)
@@ -172,7 +172,7 @@ static bool need_holds(const OptionNeed *need, const void *base)
     return false;
 }
 
-/* The index behind the last row of the need that starts at `first`. */
+/* The index after the last row of the need that starts at `first`. */
 static size_t need_end(size_t first)
 {
     size_t end = first + 1;

@@ -32,7 +32,7 @@ typedef struct OptionInfo {
     OptionScope  scope;
     OptionKind   kind;
     const char  *name;
-    size_t       offset;   /* of the key's field in Config or Dataset */
+    size_t       offset;   /* offset of the key's field in Config or Dataset */
     const char  *fallback; /* the default, as text; NULL: not set */
     OptionLimits limits;
     OptionEffect effect;
@@ -47,8 +47,8 @@ typedef struct OptionAlias {
     const char *means;
 } OptionAlias;
 
-/* A key has no effect unless options[other] is on (values "on"), off, or one of the values, "word or word". A row with is_alternative
- * belongs to the need before it: one of them suffices. */
+/* A key has no effect unless options[other] is on (values "on"), is off ("off"), or has one of the values ("word or word"). A row with
+ * is_alternative belongs to the need before it: one of them suffices. */
 typedef struct OptionNeed {
     ConfigKey   key, other;
     const char *values;
@@ -93,14 +93,15 @@ extern const size_t      num_choices;
 const OptionInfo *option_find(OptionScope scope, const char *name); /* NULL: no key has this name; aliases aren't searched */
 const char       *option_kind_name(OptionKind kind);                /* for messages: "an integer" */
 
-/* Writes a limit as the table does (1e30, 16777216, 0.999999999), and a key's range: "0 to 0.999999999", "at least 1", "above 0". */
+/* option_write_number writes a limit as the table does (1e30, 16777216, 0.999999999); option_write_range writes a key's range: "0 to
+ * 0.999999999", "at least 1", "above 0". */
 void option_write_number(StrBuf *out, double value);
 void option_write_range(StrBuf *out, const OptionLimits *limits);
 
 /* Appends "; did you mean lora_rank?" for a name that is no key. False where no key is near: all keys are listed then. */
 bool option_suggest(StrBuf *out, OptionScope scope, const char *name);
 
-/* Whether the field is on: true, a number other than 0, a text, a list with items. */
+/* Whether the field is on: true, an integer or size above 0, a float other than 0, a text, a choice, a list with items. */
 bool option_is_on(const OptionInfo *option, const void *field);
 
 /* The first row of a need that isn't met in a Config or Dataset, so that the key has no effect; NULL: all are met. */

@@ -18,7 +18,7 @@ static const char *const spellings[][2] = {
 const char *role_known(const char *role)
 {
     for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++) {
-        bool has_same_letter = ((role[0] ^ spellings[i][0][0]) & ~0x20) == 0; /* fails for most rows: compared before the rest */
+        bool has_same_letter = ((role[0] ^ spellings[i][0][0]) & ~0x20) == 0; /* cheap, and false for most rows: tested before strcasecmp */
         if (has_same_letter && strcasecmp(role, spellings[i][0]) == 0) return spellings[i][1];
     }
     return NULL;

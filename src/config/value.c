@@ -37,7 +37,7 @@ bool bool_read(const char *text, bool *out)
     return false;
 }
 
-/* Digits with an optional sign. False also when the number doesn't fit. */
+/* Reads digits with an optional sign. False also when the number doesn't fit. */
 static bool int_read(const char *text, int64_t *out)
 {
     const char *digits = text + (*text == '-' || *text == '+');
@@ -48,7 +48,7 @@ static bool int_read(const char *text, int64_t *out)
     return errno == 0;
 }
 
-/* [sign] digits [. digits] [e [sign] digits], with digits on at least one side of the point. The number must be finite. */
+/* Reads [sign] digits [. digits] [e [sign] digits], with digits on at least one side of the point. The number must be finite. */
 static bool float_read(const char *text, double *out)
 {
     const char *at = text + (*text == '-' || *text == '+');
@@ -71,7 +71,7 @@ static bool float_read(const char *text, double *out)
     return isfinite(*out);
 }
 
-/* A number with an optional unit. */
+/* Reads a number with an optional unit. */
 static bool size_read(const char *text, int64_t *out)
 {
     static const struct {

@@ -22,7 +22,7 @@ static bool read_varint32(const uint8_t **at, const uint8_t *end, uint32_t *out)
     return false;
 }
 
-/* `bytes` (1..4) little-endian bytes; false beyond the end. */
+/* Reads an integer of `bytes` (1..4) little-endian bytes; false: the input is too short. */
 static bool read_bytes(const uint8_t **at, const uint8_t *end, int bytes, uint32_t *out)
 {
     if (end - *at < bytes) return false;
@@ -31,7 +31,7 @@ static bool read_bytes(const uint8_t **at, const uint8_t *end, int bytes, uint32
     return true;
 }
 
-/* A tag says: copy `length` bytes that follow (kind 0), or that stand `offset` before the end of the output. */
+/* Reads a tag. *offset 0: copy the `length` input bytes that follow; else copy `length` bytes from `offset` before the output's end. */
 static bool snappy_tag(const uint8_t **at, const uint8_t *end, uint32_t *length, uint32_t *offset)
 {
     uint8_t tag = *(*at)++;
@@ -72,14 +72,14 @@ static bool snappy_decompress(const uint8_t *src, size_t src_len, uint8_t *dst, 
             if (offset >= length)
                 memcpy(dst + done, dst + done - offset, length);
             else
-                for (uint32_t i = 0; i < length; i++) dst[done + i] = dst[done + i - offset]; /* overlaps: repeats */
+                for (uint32_t i = 0; i < length; i++) dst[done + i] = dst[done + i - offset]; /* ranges overlap: the bytes repeat */
         }
         done += length;
     }
     return done == dst_len;
 }
 
-/* Several members may follow each other. */
+/* The data may be several gzip members, one after the other. */
 static bool gzip_decompress(const uint8_t *src, size_t src_len, uint8_t *dst, size_t dst_len)
 {
     z_stream stream = {.next_in = (uint8_t *)src, .avail_in = (uInt)src_len, .next_out = dst, .avail_out = (uInt)dst_len};
@@ -109,7 +109,8 @@ static bool lz4_block(const uint8_t *src, size_t src_len, uint8_t *dst, size_t d
     return LZ4_decompress_safe((const char *)src, (char *)dst, (int)src_len, (int)dst_len) == (int)dst_len;
 }
 
-/* Hadoop's framing: (uncompressed size, compressed size, both big-endian, block)...; some writers left it out. */
+/* Hadoop's framing: repeated groups of uncompressed size, compressed size (both 4 bytes, big-endian) and block. Some writers left the sizes
+ * out: then the input is one block. */
 static bool lz4_hadoop(const uint8_t *src, size_t src_len, uint8_t *dst, size_t dst_len)
 {
     size_t at = 0, done = 0;
@@ -152,7 +153,7 @@ Status codec_decompress(Codec codec, const uint8_t *src, size_t src_len, uint8_t
         [CODEC_LZ4] = {"LZ4", lz4_block},
     };
     FAIL_IF((unsigned)codec >= CODEC_COUNT, ERR_UNSUPPORTED, "compression %d is unknown", (int)codec);
-    if (src_len == 0 && dst_len == 0) return OK; /* some writers don't compress nothing */
+    if (src_len == 0 && dst_len == 0) return OK; /* some writers store an empty block as no bytes */
     if (codec == CODEC_NONE) {
         FAIL_IF(src_len != dst_len, ERR_INVALID, "an uncompressed block of %zu bytes, want %zu", src_len, dst_len);
         memcpy(dst, src, dst_len);

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Parquet's numbers. */
+/* Compression codecs, numbered as in Parquet. */
 typedef enum Codec {
     CODEC_NONE,
     CODEC_SNAPPY,
@@ -19,6 +19,6 @@ typedef enum Codec {
     CODEC_COUNT
 } Codec;
 
-/* dst[0..dst_len) is filled exactly: more, less or damaged data is ERR_INVALID without a place (the caller prefixes it);
- * LZO and unknown numbers are ERR_UNSUPPORTED. */
+/* Fills dst[0..dst_len) exactly. ERR_INVALID: damaged data, or more or fewer bytes; the caller prefixes the message with a file.
+ * ERR_UNSUPPORTED: LZO, or an unknown codec. */
 NODISCARD Status codec_decompress(Codec codec, const uint8_t *src, size_t src_len, uint8_t *dst, size_t dst_len);

@@ -26,7 +26,7 @@ static const JsonValue *column_of(Arena *arena, const JsonValue *row, const char
     return value ? format_parsed(arena, value) : NULL;
 }
 
-/* The first item that isn't null; NULL: there is none. */
+/* The first item that isn't null; NULL: every item is null. */
 static const JsonValue *first_item(const JsonValue *list)
 {
     for (uint32_t i = 0; i < list->count; i++)
@@ -34,7 +34,7 @@ static const JsonValue *first_item(const JsonValue *list)
     return NULL;
 }
 
-/* How many numbers a token has; 0: the value doesn't show it. */
+/* Numbers per token, as this field shows; 0: unknown, the field has only nulls. */
 static int64_t shown_size(const JsonValue *value)
 {
     const JsonValue *item = value->type == JSON_ARRAY ? first_item(value) : value;
@@ -77,7 +77,7 @@ void columns_settle(const DatasetOptions *options, RowFormat *format)
 
 /* ---- one row ---- */
 
-/* A null that the row has, not a number that isn't finite. */
+/* Whether the value is a JSON null. NaN and infinities are of type JSON_NULL too, but with `number` set. */
 static bool is_null(const JsonValue *value)
 {
     return value->type == JSON_NULL && value->number == 0;
@@ -85,7 +85,7 @@ static bool is_null(const JsonValue *value)
 
 static Status read_number(const char *column, const JsonValue *value, NumberList *list)
 {
-    double number = value->type == JSON_INT ? (double)value->integer : value->number; /* of a null 0, or what isn't finite */
+    double number = value->type == JSON_INT ? (double)value->integer : value->number; /* JSON_NULL has 0 (a null), NaN or an infinity */
     if (value->type == JSON_BOOL) number = value->boolean;
     bool is_number = value->type == JSON_INT || value->type == JSON_DOUBLE || value->type == JSON_BOOL || value->type == JSON_NULL;
     FAIL_IF(!is_number, ERR_INVALID, "field \"%s\" has %s; expected a number", column, json_type_name(value->type));
@@ -94,7 +94,7 @@ static Status read_number(const char *column, const JsonValue *value, NumberList
     return OK;
 }
 
-/* What one token has. */
+/* Appends the `size` numbers of one token; null: NaN. */
 static Status read_token(const char *column, const JsonValue *value, int64_t size, NumberList *list)
 {
     if (is_null(value)) {

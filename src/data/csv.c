@@ -11,14 +11,14 @@ typedef struct CsvFields {
     uint32_t   count, capacity;
 } CsvFields;
 
-/* `text`, in the arena, ends with a NUL. */
+/* Appends a field. `text` is in the arena and ends with a NUL after `len` bytes. */
 static void push_field(CsvFields *fields, const char *text, size_t len)
 {
     fields->items = arena_room(fields->arena, fields->items, fields->count + 1, &fields->capacity, sizeof *fields->items);
     fields->items[fields->count++] = (JsonValue){.type = JSON_STRING, .string = {text, len}};
 }
 
-/* A quoted field from its first quote on; *at moves behind the closing one. */
+/* Reads a quoted field. *at: its opening quote; afterwards, the byte after its closing quote. */
 static Status quoted_field(CsvFields *fields, Str bytes, size_t *at)
 {
     size_t start = *at + 1, end = start, len = 0;
@@ -32,7 +32,7 @@ static Status quoted_field(CsvFields *fields, Str bytes, size_t *at)
     FAIL_IF(!is_closed, ERR_INVALID, "column %zu: the quote that opens here is never closed", start);
     char *text = arena_alloc(fields->arena, end - start + 1);
     for (size_t i = start; i < end; i++) {
-        i += bytes.data[i] == '"'; /* of a pair the second stays */
+        i += bytes.data[i] == '"'; /* keep one quote of a doubled one */
         text[len++] = bytes.data[i];
     }
     text[len] = 0;

@@ -1,4 +1,4 @@
-/* Detection of a dataset's layout by its first row, and instructions. Messages: format_messages.c. */
+/* Detects a dataset's layout from its first row; reads rows of texts, instructions and token ids. Messages: format_messages.c. */
 #include "data/format.h"
 
 #include "data/columns.h"
@@ -18,7 +18,7 @@ static bool is_type(const JsonValue *row, const char *name, JsonType type)
     return value && value->type == type;
 }
 
-/* Cells of .csv have lists and numbers as JSON text. */
+/* The field's value; text that is JSON is parsed, as cells of .csv hold lists and numbers as text. */
 static const JsonValue *parsed_field(Arena *arena, const JsonValue *row, const char *name)
 {
     const JsonValue *value = field(row, name);
@@ -27,7 +27,7 @@ static const JsonValue *parsed_field(Arena *arena, const JsonValue *row, const c
 
 /* ---- detection ---- */
 
-/* What a field's key says where the user didn't write it. */
+/* Does the run file name this field, and not the key's default, `usual`? */
 static bool is_named(const char *name, const char *usual)
 {
     return name && strcmp(name, usual) != 0;
@@ -38,7 +38,7 @@ static void describe(RowFormat *format, const char *what, const char *fields)
     snprintf(format->description, sizeof format->description, "%s (%s)", what, fields);
 }
 
-/* The first message of what a field holds, in the arena; NULL: it holds no messages, or none yet (*out_is_list). */
+/* The first message of a field's list, in the arena. NULL: the list is empty (*out_is_list), or the field is no list of messages. */
 static const JsonValue *first_message(Arena *arena, const JsonValue *value, bool *out_is_list)
 {
     const JsonValue *messages = format_message_list(arena, value);
@@ -66,7 +66,7 @@ static bool take_messages(RowFormat *out, const DatasetOptions *options, const J
     return true;
 }
 
-/* TRL's: a prompt of messages, and messages that complete it. */
+/* TRL's rows: "prompt" is a list of messages; "completion" is a list of messages too, or the text of one. */
 static bool take_completion(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
 {
     Arena            arena = {0};
@@ -165,7 +165,7 @@ static void put_fields(const JsonValue *row, StrBuf *out)
     if (!out->len) strbuf_puts(out, "no fields");
 }
 
-/* What a row that nothing fits often is. */
+/* Hints for a row that fits no layout: the usual mistakes. */
 static void put_hint(const JsonValue *row, StrBuf *out)
 {
     static const char *const answers[] = {"output", "response", "answer", "completion"};
@@ -206,7 +206,7 @@ Status format_fail_missing(const char *key, const char *name, const JsonValue *r
     return status;
 }
 
-/* A field that the run file names must be there; of the types it belongs to, the first is what the dataset is. */
+/* The row must have every field that the run file names for its type. *type: DATASET_AUTO becomes the type of the first field named. */
 static Status check_named(const DatasetOptions *options, const JsonValue *row, DatasetType *type)
 {
     const struct {
@@ -231,7 +231,7 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
 
 static const char *const placeholders[4] = {"{system}", "{instruction}", "{input}", "{output}"};
 
-/* {a_word} is a place to fill in; other brackets are the text's own. */
+/* {a_word} is a placeholder, and must be a known one; other brackets are plain text. */
 static Status check_placeholders(const char *key, const char *format)
 {
     for (const char *at = format; at && (at = strchr(at, '{')); at++) {
@@ -260,7 +260,7 @@ static Status detect(const DatasetOptions *options, DatasetType type, const Json
     return fail_unknown(options, row);
 }
 
-/* A row that is a list of messages becomes the object that has them in the field `name`. */
+/* A row that is a list of messages becomes an object with that list in the field `name`; *member stores the field. */
 static Status as_object(const JsonValue *row, bool may_be_talk, const char *name, JsonMember *member, JsonValue *out)
 {
     *out = *row;
@@ -294,7 +294,7 @@ Status format_detect(const DatasetOptions *options, const JsonValue *given, RowF
 
 /* ---- rows ---- */
 
-/* A field as text: null and absent are "", numbers and booleans their JSON. */
+/* A field as text: "" if it is null or absent; numbers and booleans as JSON. */
 static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool is_needed, Str *out)
 {
     const JsonValue *value = field(row, name);
@@ -317,7 +317,8 @@ static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool
     return OK;
 }
 
-/* From the field that the run file names, else from "system", or OpenOrca's "system_prompt" if the run file has no prompt. */
+/* The system prompt. SYSTEM_PROMPT_NONE: none; SYSTEM_PROMPT_FIXED: the run file's. Else the row's field that the run file names, or
+ * "system"; if that is empty, the run file's prompt. If the run file has neither field nor prompt, OpenOrca's field "system_prompt". */
 static Status system_of(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, SystemPrompt *out)
 {
     const char *name = format->system_field ? format->system_field : "system", *question = format->instruction_field;
@@ -333,7 +334,8 @@ static Status system_of(Arena *arena, const DatasetOptions *options, const RowFo
     return OK;
 }
 
-/* Appends `format` with {system}, {instruction}, {input} and {output} filled in. What the row has must have its place. */
+/* Appends `format` with `values` in its placeholders; without {output}, the output is appended. *prompt_bytes: the bytes before the
+ * output. ERR_INVALID: the row has text for another placeholder, which `format` lacks. */
 static Status fill_format(StrBuf *out, const char *format, const Str values[4], size_t *prompt_bytes)
 {
     bool has_output = false;
@@ -346,7 +348,7 @@ static Status fill_format(StrBuf *out, const char *format, const Str values[4], 
         for (int i = 0; plain == 0 && i < 4; i++)
             if (strncmp(format, placeholders[i], strlen(placeholders[i])) == 0) found = i;
         if (found < 0) {
-            plain += plain == 0; /* a bracket of the text's own */
+            plain += plain == 0; /* a bracket that is plain text */
             strbuf_append(out, format, plain);
             format += plain;
             continue;
@@ -384,7 +386,7 @@ static Status instruction_text(Arena *arena, const DatasetOptions *options, cons
     return status;
 }
 
-/* Alpaca's earlier turns: a list of [question, answer]. */
+/* Appends the earlier turns of an Alpaca row: a list of [question, answer]. */
 static Status push_history(MessageList *list, const JsonValue *history)
 {
     for (uint32_t i = 0; history && history->type == JSON_ARRAY && i < history->count; i++) {
@@ -408,7 +410,7 @@ static Str two_paragraphs(Arena *arena, Str first, Str second)
     return out;
 }
 
-/* A list of tools, or JSON text of one: what else may stand in a column "tools" of an instruction is none. */
+/* Is the value a list of tools, or JSON text of one? A column "tools" of instructions may hold anything else, which is ignored. */
 static bool holds_tools(Arena *arena, const JsonValue *value)
 {
     const JsonValue *tools = value ? format_parsed(arena, value) : NULL;
@@ -452,7 +454,7 @@ static Status format_instruction(Arena *arena, const DatasetOptions *options, co
     return is_text ? instruction_text(arena, options, values, out) : instruction_messages(arena, format, row, tmpl, values, out);
 }
 
-/* A field that is a list of whole numbers. ERR_INVALID where it is missing, or is another kind. */
+/* A field that is a list of whole numbers, or JSON text of one. ERR_INVALID: the field is missing, or is something else. */
 static Status list_of(Arena *arena, const JsonValue *row, const char *name, const JsonValue **out)
 {
     const JsonValue *list = parsed_field(arena, row, name);
@@ -465,7 +467,7 @@ static Status list_of(Arena *arena, const JsonValue *row, const char *name, cons
     return OK;
 }
 
-/* A list that has 0 where a token isn't trained: labels have -100 there. */
+/* Applies a mask of the row, 0 where a token isn't trained: out->labels become LABEL_IGNORE there. No or an empty mask: no change. */
 static Status take_mask(Arena *arena, const JsonValue *row, const char *name, Sample *out)
 {
     const JsonValue *mask = parsed_field(arena, row, name), *labels = out->labels ? out->labels : out->ids;
@@ -488,7 +490,7 @@ static Status take_mask(Arena *arena, const JsonValue *row, const char *name, Sa
 
 Status format_ids(Arena *arena, const JsonValue *row, const char *name, Sample *out)
 {
-    /* TRL's names, and that of `surogate inspect --json` */
+    /* the first two are TRL's names, the last is that of `surogate inspect --json` */
     static const char *const masks[] = {"completion_mask", "assistant_masks", "mask"};
     static const char        labels[] = "labels", prompt[] = "prompt_tokens";
     const JsonValue         *num = parsed_field(arena, row, prompt);
@@ -519,7 +521,7 @@ static Status format_object(Arena *arena, const DatasetOptions *options, const R
     }
     if (format->type == DATASET_TOKENS) return format_ids(arena, row, format->ids_field, out);
     if (format->type == DATASET_INSTRUCTION) return format_instruction(arena, options, format, row, tmpl, out);
-    FAIL_IF(!tmpl, ERR_NOT_FOUND, /* no row's fault */
+    FAIL_IF(!tmpl, ERR_NOT_FOUND, /* the error is the run's, not this row's */
             "conversations need a chat template, the model folder has none; set chat_template: chatml, or a file's path");
     SystemPrompt system;
     TRY(system_of(arena, options, format, row, &system));

@@ -1,4 +1,4 @@
-/* A message's content: texts, parts of texts in the spellings of several interfaces, and thinking among them. */
+/* A message's content: a text, or a list of text and thinking parts as several APIs spell them. */
 #include "data/format_internal.h"
 
 #include <string.h>
@@ -79,7 +79,7 @@ static JsonValue usual_part(Arena *arena, Part part)
     return out;
 }
 
-/* Their words of one kind, one behind the other. */
+/* The words of all parts of one kind, concatenated. */
 static Str joined(Arena *arena, const Part *parts, uint32_t count, PartKind kind)
 {
     StrBuf text = {0};
@@ -90,7 +90,7 @@ static Str joined(Arena *arena, const Part *parts, uint32_t count, PartKind kind
     return out;
 }
 
-/* As they are where the template takes such a list, else their texts joined; thinking stays where the template prints it there. */
+/* A list of parts stays a list if the template takes one; else its texts are joined. Thinking that isn't taken goes to *out_thoughts. */
 static Status content_of_parts(Arena *arena, const RowFormat *format, const JsonValue *list, const TemplateTraits *tmpl, uint32_t number,
                                JsonValue *out, Str *out_thoughts)
 {

@@ -14,7 +14,7 @@ static void add_name(FieldSet *set, const char *name)
         snprintf(set->names[set->count++], FIELD_NAME_BYTES, "%s", name);
 }
 
-/* Is "in.name" there as it is? What most rows ask, so that nothing is written for it. */
+/* Is "in.name" in the set, uncut? Most calls find it; comparing without building that string is cheaper. */
 static bool has_name(const FieldSet *set, const char *in, Str name)
 {
     size_t in_len = in ? strlen(in) : 0, begin = in ? in_len + 1 : 0;
@@ -32,9 +32,9 @@ void field_set_add(FieldSet *set, const char *in, Str name)
     char   text[FIELD_NAME_BYTES];
     size_t at = (size_t)snprintf(text, sizeof text, "%s%s", in ? in : "", in ? "." : "");
     size_t len = name.len < sizeof text - 1 - at ? name.len : sizeof text - 1 - at;
-    while (len < name.len && len > 0 && ((unsigned char)name.data[len] & 0xc0) == 0x80) len--; /* not within a character */
+    while (len < name.len && len > 0 && ((unsigned char)name.data[len] & 0xc0) == 0x80) len--; /* don't cut within a UTF-8 character */
     for (size_t i = 0; i < len; i++) {
-        bool is_control = (unsigned char)name.data[i] < 0x20 || name.data[i] == 0x7f; /* nothing for a terminal */
+        bool is_control = (unsigned char)name.data[i] < 0x20 || name.data[i] == 0x7f; /* would disturb a terminal */
         text[at++] = is_control ? '?' : name.data[i];
     }
     text[at] = 0;

@@ -1,4 +1,4 @@
-/* Building lists of messages, and what the parts of reading a row share. */
+/* Building lists of messages, and functions that the files format_*.c share. */
 #pragma once
 
 #include "data/format.h"
@@ -10,13 +10,13 @@ typedef struct MessageList {
     uint32_t   count, capacity, train_capacity;
 } MessageList;
 
-/* {role, content}; returns the message. Keys and roles are borrowed. */
+/* Appends {role, content}; returns the message. role and content are borrowed. */
 JsonValue *message_push(MessageList *list, const char *role, Str content);
 
-/* Into out->messages and out->train. */
+/* Stores the list in out->messages and out->train. */
 NODISCARD Status message_list_finish(MessageList *list, Sample *out);
 
-/* len 0: there is none. field: of the row, that it is from; NULL: none. */
+/* text.len 0: no system prompt. field: the row's field that it was read from; NULL: it isn't from the row. */
 typedef struct SystemPrompt {
     Str         text;
     const char *field;
@@ -25,36 +25,38 @@ typedef struct SystemPrompt {
 NODISCARD Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                                  const TemplateTraits *tmpl, SystemPrompt system, Sample *out);
 
-/* `key` of the object becomes `value`; its members are copied first where they are the row's. */
+/* Sets `key` of the object to `value`. A new key copies the object's members; an old key is overwritten in place, so the members must not
+ * be the row's. */
 void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value);
 
-/* ERR_INVALID: the run file's `key` says a field that the row doesn't have. */
+/* Fails with ERR_INVALID: the run file's `key` names the field `name`, which the row doesn't have. */
 NODISCARD Status format_fail_missing(const char *key, const char *name, const JsonValue *row);
 
-/* Null, or an empty text, list or object. */
+/* NULL, null, or an empty text, list or object. */
 bool says_nothing(const JsonValue *value);
 
-/* Adds the object's fields that say something and aren't among `used` (num_used). unused NULL: nothing is added. */
+/* Adds the object's fields that aren't empty and aren't among `used` (num_used). unused NULL: nothing is added. */
 void note_unused(FieldSet *unused, const char *in, const JsonValue *object, const char *const *used, int num_used);
 
-/* The sample was made of this field; NULL: of none. */
+/* Records that the sample was made of this field; NULL: does nothing. */
 void sample_reads(Sample *sample, const char *name);
 
-/* A text that is JSON becomes its value; other values stay. */
+/* Parses a text that is JSON; returns any other value as it is. */
 const JsonValue *format_parsed(Arena *arena, const JsonValue *value);
 
-/* The list of messages that a field holds, as such or as JSON text; items that are JSON text become objects. NULL: it holds none. */
+/* The list in a field: a list, or JSON text of one. Items that are JSON text of objects are parsed. NULL: the field holds no list. */
 const JsonValue *format_message_list(Arena *arena, const JsonValue *value);
 
-/* The tools of a row's field, a list or JSON text of one; "functions" stands in for an empty one. Into
- * out->tools, which stays where there are none. */
+/* Sets out->tools to the tools of the row's field `name` (a list, or JSON text of one) or, if that field is empty, of the field
+ * "functions". If neither has tools, out->tools stays as it is. */
 NODISCARD Status format_tools(Arena *arena, const JsonValue *row, const char *name, const TemplateTraits *tmpl, Sample *out);
 
-/* A message's tool calls as {"type": "function", "function": {...}}, from any of the forms that datasets have. */
+/* Sets a message's tool_calls, as {"type": "function", "function": {...}}, from any of the forms that datasets use. number: the message's
+ * number, from 1, for errors. */
 NODISCARD Status format_calls(Arena *arena, const RowFormat *format, const TemplateTraits *tmpl, JsonValue *message, const JsonValue *calls,
                               uint32_t number);
 
-/* A message's content: a text, or parts. Thinking among the parts that the template doesn't take there goes to *out_thoughts,
- * len 0: there is none. */
+/* Sets a message's content: a text, or parts. Thinking among the parts that the template doesn't take goes to *out_thoughts
+ * (len 0: none). */
 NODISCARD Status format_content(Arena *arena, const RowFormat *format, JsonValue *message, const JsonValue *content,
                                 const TemplateTraits *tmpl, uint32_t number, Str *out_thoughts);

@@ -1,4 +1,4 @@
-/* Messages in whatever spelling, as templates expect them: role and content, tool calls with their arguments as objects. */
+/* Converts messages of any spelling to what templates expect: role and content, tool calls with their arguments as objects. */
 #include "base/array.h"
 #include "config/roles.h"
 #include "data/format_internal.h"
@@ -6,7 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Place of one more, without a flag. */
+/* Appends a message for the caller to fill; its train flag is -1. */
 static JsonValue *next_message(MessageList *list)
 {
     list->items = arena_room(list->arena, list->items, list->count + 1, &list->capacity, sizeof *list->items);
@@ -48,7 +48,7 @@ Status message_list_finish(MessageList *list, Sample *out)
     return OK;
 }
 
-/* A role as templates know it; unknown ones stay. */
+/* The role as templates spell it; an unknown role stays as it is. */
 static const char *usual_role(const char *role, const TemplateTraits *tmpl)
 {
     if (strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0) return role;
@@ -57,7 +57,7 @@ static const char *usual_role(const char *role, const TemplateTraits *tmpl)
     return strcmp(known, "developer") == 0 && !tmpl->prints_developer ? "system" : known;
 }
 
-/* The names under which a message says whether it is trained, and which of them mean the contrary. */
+/* Fields that say whether a message is trained. is_masked: true means that it isn't. */
 static const struct {
     const char *name;
     bool        is_masked;
@@ -74,7 +74,7 @@ static int8_t yes_or_no(const JsonValue *value)
     return number == 1 ? 1 : number == 0 ? 0 : -1;
 }
 
-/* What a row says about training on a message; -1: nothing. A number "loss" other than 0 and 1 is a measured one. */
+/* Whether the row says that a message is trained: 1 yes, 0 no, -1 it doesn't say. A number "loss" other than 0 and 1 is a measured loss. */
 static Status train_flag(const RowFormat *format, const JsonValue *message, uint32_t number, int8_t *out)
 {
     const char *first = NULL;
@@ -97,7 +97,7 @@ static Status train_flag(const RowFormat *format, const JsonValue *message, uint
     return OK;
 }
 
-/* {role, content}, of a usual role: what most messages are, and nothing to be done. */
+/* Is the message {role, content} with a usual role? Most messages are, and need no conversion. */
 static bool is_ready(const DatasetOptions *options, const JsonValue *message)
 {
     if (options->role_property || options->content_property || message->type != JSON_OBJECT || message->count != 2) return false;
@@ -110,7 +110,8 @@ static bool is_ready(const DatasetOptions *options, const JsonValue *message)
 
 const char *const reasoning_keys[NUM_REASONING_KEYS] = {"reasoning_content", "reasoning", "thinking"};
 
-/* An answer's thinking, under the template's name for it. Returns the name that the row has for it. */
+/* Sets an answer's thinking under the template's reasoning_key; a template without one: under the row's key. Returns the row's key; NULL:
+ * the row has no thinking. */
 static const char *set_reasoning(Arena *arena, JsonValue *message, const JsonValue *from, const TemplateTraits *tmpl)
 {
     const char      *key = NULL;
@@ -126,7 +127,7 @@ static const char *set_reasoning(Arena *arena, JsonValue *message, const JsonVal
     return key;
 }
 
-/* How messages of a row are read. */
+/* The state of reading a row's messages. */
 typedef struct MessageReader {
     const DatasetOptions *options;
     const RowFormat      *format;
@@ -134,12 +135,12 @@ typedef struct MessageReader {
     MessageList           list;
 } MessageReader;
 
-/* What a message is made of. */
+/* The parts of a message, and the names of their fields. */
 typedef struct MessageParts {
     const char      *role_name, *content_name, *calls_name;
     const char      *role;
-    const JsonValue *content, *calls; /* NULL: none, or null */
-    bool             is_call;         /* the content is the call */
+    const JsonValue *content, *calls; /* NULL: missing, or JSON null */
+    bool             is_call;         /* the role is function_call: the content is the call */
 } MessageParts;
 
 static Status find_parts(const MessageReader *reader, const JsonValue *from, uint32_t number, MessageParts *out)
@@ -166,7 +167,7 @@ static Status find_parts(const MessageReader *reader, const JsonValue *from, uin
     return OK;
 }
 
-/* Notes the fields of a message that nothing is made of. */
+/* Adds the fields of a message that aren't used to format->unused. */
 static void note_message(const MessageReader *reader, const JsonValue *from, const MessageParts *parts, const char *reasoning)
 {
     const TemplateTraits *tmpl = reader->tmpl;
@@ -245,7 +246,7 @@ bool format_is_message(const JsonValue *value)
     return (is_usual || is_sharegpt) && role_known(role);
 }
 
-/* Does a text begin with this byte, blanks aside? */
+/* Is the value a text that begins with this byte, after blanks? */
 static bool begins_with(const JsonValue *value, char byte)
 {
     size_t at = 0;
@@ -273,7 +274,7 @@ static Status add_all(MessageReader *reader, const JsonValue *messages, uint32_t
     return OK;
 }
 
-/* What answers the messages of a prompt: messages, or the text of one. In the prompt nothing is trained that doesn't say so. */
+/* Adds the completion of a prompt: messages, or the text of one. Messages of the prompt are trained only by a flag or by TRAIN_ON_ALL. */
 static Status add_completion(MessageReader *reader, const JsonValue *row, uint32_t first_number)
 {
     MessageList     *list = &reader->list;
@@ -288,7 +289,7 @@ static Status add_completion(MessageReader *reader, const JsonValue *row, uint32
     return OK;
 }
 
-/* Where nulls are left out a message may lack its content, but not every one. */
+/* In rows whose nulls are left out, a message may lack its content; but if all lack it, the content has another name. */
 static bool has_contents(const MessageReader *reader, const JsonValue *messages)
 {
     const char *name = reader->options->content_property ? reader->options->content_property : "content";

@@ -1,4 +1,4 @@
-/* Tools and calls of tools, in whatever spelling, as templates expect them. */
+/* Converts tools and tool calls of any spelling to what templates expect. */
 #include "data/format_internal.h"
 
 #include <string.h>
@@ -14,7 +14,7 @@ const JsonValue *format_parsed(Arena *arena, const JsonValue *value)
     return value;
 }
 
-/* `key` becomes `value` in an object whose members are the row's. */
+/* Sets `key` of the object to `value`, in a copy of the object's members, which belong to the row. */
 static void replace(Arena *arena, JsonValue *object, const char *key, const JsonValue *value)
 {
     JsonMember *members = arena_array(arena, JsonMember, object->count);
@@ -23,7 +23,7 @@ static void replace(Arena *arena, JsonValue *object, const char *key, const Json
     message_set(arena, object, key, value);
 }
 
-/* A field that is the text of an object becomes that object. */
+/* Parses a field that is JSON text of an object. */
 static void parse_object(Arena *arena, JsonValue *object, const char *key)
 {
     const JsonValue *value = json_get(object, key), *parsed = value ? format_parsed(arena, value) : NULL;

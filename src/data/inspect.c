@@ -23,11 +23,11 @@ typedef struct Inspector {
     MaskEncoder        encoder;
     Arena              arena;
     InspectPacking     packing;
-    Lengths            lengths;         /* of samples, at most seq_len */
-    int64_t            stream_tokens;   /* of texts behind each other */
-    bool               goes_on;         /* the last record's text does */
-    int64_t            part;            /* of the last record, from 1; 0: it is whole */
-    int64_t            tokens, trained; /* of the parts of a row so far */
+    Lengths            lengths;         /* tokens of each sample, at most seq_len */
+    int64_t            stream_tokens;   /* tokens of all texts, which are packed as one stream */
+    bool               goes_on;         /* the last record's text continues in the next record */
+    int64_t            part;            /* the last record's part of its text, from 1; 0: it is a whole text */
+    int64_t            tokens, trained; /* sums over the parts of a row so far */
 } Inspector;
 
 static void push_length(Lengths *lengths, int32_t length)
@@ -54,12 +54,12 @@ static Status encode_record(Inspector *in, const Record *record)
         status = mask_encode(&in->encoder, &in->arena, &sample);
     }
     bool begins = in->part <= 1 && status == OK && in->encoder.ids.len > 0;
-    if (begins) in->encoder.mask[0] = 0; /* nothing stands before it that it could be told from: it is no label */
+    if (begins) in->encoder.mask[0] = 0; /* no token predicts the first token: it is no label */
     if (status == OK) return OK;
     return status_prefix(status, record->file->is_rows ? "%s: row %lld" : "%s:%lld", record->file->path, (long long)record->line);
 }
 
-/* A sample of these tokens, if something in it is trained. */
+/* Adds a sample of `count` tokens, if it has a trained label. more: the token after the sample is the label of its last token. */
 static void push_sample(Inspector *in, int64_t begin, int64_t count, bool more)
 {
     int64_t end = begin + count + more;
@@ -70,7 +70,7 @@ static void push_sample(Inspector *in, int64_t begin, int64_t count, bool more)
         }
 }
 
-/* All tokens of a text are trained but its first. */
+/* Adds the samples of a text: all of its tokens are trained, except the first. */
 static void cut_text(Inspector *in, int64_t count)
 {
     int32_t most = in->packing.seq_len;
@@ -81,7 +81,7 @@ static void cut_text(Inspector *in, int64_t count)
     }
 }
 
-/* As loader_rows.c cuts documents. */
+/* Cuts a row into samples as loader_rows.c cuts documents. */
 static void cut_row(Inspector *in, int64_t count)
 {
     int32_t     most = in->packing.seq_len;
@@ -142,7 +142,7 @@ static void add_row(Inspector *in, const Record *record)
     summary->num_unprinted += in->encoder.messages_unprinted;
     bool begins = in->part <= 1;
     in->tokens = (begins ? 0 : in->tokens) + (int64_t)in->encoder.ids.len;
-    in->trained = (begins ? 0 : in->trained + (in->encoder.ids.len > 0)) + in->encoder.num_trained; /* a label, unless it begins the text */
+    in->trained = (begins ? 0 : in->trained + (in->encoder.ids.len > 0)) + in->encoder.num_trained; /* a later part begins with a label */
     if (!record->continues) add_lengths(in);
 }
 

@@ -1,5 +1,5 @@
-/* The ring: one thread fills micro-batches in order, the caller takes them in order. What is in a micro-batch depends on
- * its number alone, so that seeking is setting a number. */
+/* The ring: one thread fills micro-batches in order, the caller takes them in order. The content of a micro-batch depends on its number
+ * alone, so seeking only sets a number. */
 #include "data/loader.h"
 
 #include "base/c_locale.h"
@@ -18,20 +18,20 @@ typedef struct Slot {
 
 struct Loader {
     Rows     rows;
-    int32_t *memory; /* of all slots */
-    Slot    *slots;  /* one more than prefetch: the caller holds one */
+    int32_t *memory; /* the batches of all slots */
+    Slot    *slots;  /* (num_slots) prefetch + 1: the caller holds one slot */
     int      num_slots;
     int64_t  next_micro;            /* number of the micro-batch that loader_next hands out next */
-    int64_t  first_step, first_row; /* that step begins with that row of the run */
+    int64_t  first_step, first_row; /* step first_step begins with row first_row of the run */
 
-    /* Below: shared with the thread, under `lock`. */
+    /* The fields below are shared with the thread, under `lock`. */
     pthread_t       thread;
     pthread_mutex_t lock;
     pthread_cond_t  changed;
     bool            has_thread, stop, busy;
     int             first, ready; /* slots first .. first + ready - 1 are filled */
-    int64_t         fill_micro;   /* number the thread fills next */
-    int64_t         generation;   /* counts seeks: what was begun before one is thrown away */
+    int64_t         fill_micro;   /* number of the micro-batch that the thread fills next */
+    int64_t         generation;   /* counts seeks: a batch begun before a seek is discarded */
 };
 
 int64_t loader_rows_per_step(const Loader *loader)
@@ -64,7 +64,7 @@ static int64_t first_row_of(const Loader *loader, int64_t step)
 int64_t loader_rows_before(const Loader *loader, int64_t step)
 {
     int64_t rows = first_row_of(loader, step), total = loader->rows.total;
-    return total >= 0 && rows > total ? total : rows; /* the last step's may be fewer */
+    return total >= 0 && rows > total ? total : rows; /* the last step may have fewer rows */
 }
 
 double loader_epoch(Loader *loader, int64_t step)
@@ -161,7 +161,7 @@ static void *prefetch_main(void *context)
     return NULL;
 }
 
-/* What the thread fills is thrown away. */
+/* Restarts the ring at `step`. A batch that the thread is filling is discarded. */
 static void begin_at(Loader *loader, int64_t step, int64_t first_step, int64_t first_row)
 {
     CHECK(step >= first_step && first_row >= 0);

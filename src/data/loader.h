@@ -14,16 +14,17 @@ typedef enum LoaderMode {
     LOADER_PADDED, /* one sample a row */
 } LoaderMode;
 
-/* A sample longer than seq_len (LOADER_PACKED and LOADER_PADDED). Text, that is shards without a mask, is always split. */
+/* What happens to a sample longer than seq_len (LOADER_PACKED, LOADER_PADDED). Text (shards without a mask) is always split. */
 typedef enum LongSamples { LONG_TRUNCATE, LONG_SPLIT, LONG_DROP, LONG_ERROR } LongSamples;
 
-/* Which documents: all, or one side of the validation split. */
+/* Which documents are used: all, or one side of the validation split. */
 typedef enum LoaderPart { LOADER_ALL, LOADER_TRAIN, LOADER_VALIDATION } LoaderPart;
 
 typedef struct LoaderSource {
     const ShardSet *shards; /* borrowed until loader_destroy */
-    double          weight; /* after e epochs floor(weight * samples * e) of its samples came, each before any again; 0 means 1 */
-    const char     *name;   /* for messages */
+    double weight; /* samples that an epoch takes, as a multiple of the source's samples; 0 means 1. e epochs take floor(weight * samples *
+                      e), each sample equally often or once more */
+    const char *name; /* name of the source in messages */
 } LoaderSource;
 
 typedef struct LoaderOptions {
@@ -38,41 +39,41 @@ typedef struct LoaderOptions {
     double          num_epochs;       /* 0: without end */
     uint64_t        seed;
     bool            shuffle;      /* false: rows in order, the same each epoch */
-    bool            at_least_one; /* of a source's samples in the first epoch, however small its weight */
-    int32_t         pad_id;       /* what padding holds in `tokens`; never trained */
-    int32_t         vocab_size;   /* of the model: ids beyond it are an error; 0: not checked */
+    bool            at_least_one; /* the first epoch has a sample of every source, however small its weight */
+    int32_t         pad_id;       /* the token id of padding; never trained */
+    int32_t         vocab_size;   /* the model's vocabulary; ids that aren't below it are an error; 0: not checked */
     int             prefetch;     /* micro-batches ahead; 0: none, no thread */
-    const OwnInput *inputs;       /* what a batch has besides; borrowed until loader_create returns, names and all */
+    const OwnInput *inputs;       /* own inputs of the model, for batches; with their names borrowed until loader_create returns */
     int             num_inputs;
 } LoaderOptions;
 
-/* What was made of the data: for reports. */
+/* Counts of the data, for reports. */
 typedef struct LoaderStats {
-    int64_t num_documents;                              /* of this part, those left out too */
-    int64_t num_used;                                   /* documents of which something is in a row */
-    int64_t num_tokens;                                 /* in rows of one epoch at weight 1 */
-    int64_t num_trained;                                /* of those, labels */
-    int64_t num_rows;                                   /* at weight 1 */
-    int64_t rows_per_epoch;                             /* with weights, of the first epoch; of each, where all weights are whole */
-    double  rows_an_epoch;                              /* with weights, about */
-    int64_t num_truncated, num_split, num_dropped_long; /* documents */
-    int64_t tokens_cut;                                 /* by truncation and dropping */
+    int64_t num_documents;  /* documents of LoaderOptions.part, dropped ones included */
+    int64_t num_used;       /* documents that have a token in some row */
+    int64_t num_tokens;     /* tokens in the rows of one epoch at weight 1 */
+    int64_t num_trained;    /* trained labels in the rows of one epoch at weight 1 */
+    int64_t num_rows;       /* rows of one epoch at weight 1 */
+    int64_t rows_per_epoch; /* rows of the first epoch, with weights; of each epoch if all weights are whole numbers */
+    double  rows_an_epoch;  /* average rows of an epoch, with weights; approximate */
+    int64_t num_truncated, num_split, num_dropped_long; /* documents longer than seq_len, by what happened to them */
+    int64_t tokens_cut;                                 /* tokens lost by truncation and dropping */
     int64_t num_dropped_empty;                          /* samples left without a trained token */
     double  efficiency;                                 /* num_tokens / (num_rows * T) */
 } LoaderStats;
 
 typedef struct Loader Loader;
 
-/* ERR_INVALID when no trained token is left (it says why), or the vocabularies don't fit. */
+/* ERR_INVALID: no trained token is left (the message says why), or the vocabularies don't fit. */
 NODISCARD Status   loader_create(const LoaderOptions *options, const LoaderSource *sources, int num_sources, Loader **out_loader);
 void               loader_destroy(Loader *loader); /* NULL is fine */
 const LoaderStats *loader_stats(const Loader *loader);
 
-/* Train steps in num_epochs, those before a resume too; -1 when without end. The last one is filled up with padding. Steps run over the
- * border of epochs, so that no row is left out. */
+/* Train steps in num_epochs, including those before a resume; -1: endless. The last step is filled up with padding. A step may cross the
+ * border of two epochs, so that no row is left out. */
 int64_t loader_num_steps(const Loader *loader);
 
-/* The name of a source of which nothing comes in the first `steps` steps, as its weight is too small; NULL: all come. */
+/* The name of a source whose weight is so small that the first `steps` steps have no sample of it; NULL: there is no such source. */
 const char *loader_unseen(Loader *loader, int64_t steps);
 int64_t     loader_rows_per_step(const Loader *loader); /* B * grad_accum_steps * world_size */
 int64_t     loader_row_len(const Loader *loader);       /* T */
@@ -80,24 +81,25 @@ int64_t     loader_row_len(const Loader *loader);       /* T */
 /* The epoch a step starts in, as a fraction: 1.5 is in the middle of the second. */
 double loader_epoch(Loader *loader, int64_t step);
 
-/* The next micro-batch is the first of `step`. */
+/* loader_next then gives the first micro-batch of `step`. */
 void loader_seek(Loader *loader, int64_t step);
 
-int64_t loader_total_rows(const Loader *loader); /* of num_epochs; -1: without end */
-/* The rows that were given out before `step`: the cursor of a run, whatever number of rows its steps have. */
+int64_t loader_total_rows(const Loader *loader); /* rows of num_epochs epochs; -1: endless */
+/* Rows given out before `step`: the cursor of a run, which stays valid if the number of rows per step changes. */
 int64_t loader_rows_before(const Loader *loader, int64_t step);
-/* This is resuming: `step` comes next, and begins with the row behind the first `rows`. Earlier steps are none of this loader's. */
+/* Resumes a run: `step` comes next, and begins after the first `rows` rows. loader_seek can't go back to earlier steps. */
 void loader_resume(Loader *loader, int64_t step, int64_t rows);
 
-/* *out is NULL at the end; else valid until the next call of loader_next, loader_seek or loader_destroy. */
+/* *out_batch belongs to the loader and is valid until the next call of loader_next, loader_seek or loader_destroy; NULL: the end. */
 NODISCARD Status loader_next(Loader *loader, const Feeds **out_batch);
 
 /* Trained tokens of a whole train step, over all micro-batches and ranks: the loss's divisor, known before the first
  * forward. Reads masks only. */
 NODISCARD Status loader_step_tokens(Loader *loader, int64_t step, int64_t *out_count);
 
-/* Row `index` in 0..num_rows-1, in file order (for inspect and for tests); each array of `row` is (T), the caller's. */
+/* Fills `row` with row `index` of 0..num_rows-1, in file order (for inspect and for tests). Its arrays belong to the caller and have T
+ * elements each. */
 NODISCARD Status loader_read_row(Loader *loader, int64_t index, Feeds *row);
 
-/* A permutation of 0..count-1, one entry in O(1): what shuffles an epoch. */
+/* Entry `index` of a random permutation of 0..count-1, in O(1): this shuffles an epoch. */
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch);

@@ -1,8 +1,8 @@
-/* Which rows an epoch has, and in which order. The whole part of a source's weight takes all its rows so many times. Of the rest samples
- * are drawn: they come in one endless sequence, every sample once before any comes again, and each epoch takes on where the one before it
- * ended. Drawn samples are packed epoch by epoch, so that an epoch has as many of them as the weight says, not a row's more.
+/* Which rows an epoch has, and in which order. A source of weight 2.3 gives each epoch all its rows twice. For the 0.3, samples are drawn
+ * from one endless sequence, which has every sample once before any is repeated; each epoch continues where the one before it ended.
+ * Drawn samples are packed epoch by epoch, so that an epoch has exactly as many of them as the weight says.
  *
- * Without such a rest all epochs have equally many rows. Otherwise a list says where each epoch begins; it grows as far as is asked for. */
+ * If all weights are whole numbers, all epochs have equally many rows. Else a list says where each epoch begins; it grows as needed. */
 #include "data/loader_rows.h"
 
 #include "base/array.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Of the endless sequence, those that come before an epoch. Weights are decimals: their products must not fall below a whole number. */
+/* Samples of the endless sequence drawn before an epoch. Weights are decimals: rounding must not push a product below a whole number. */
 static int64_t drawn_before(const Rows *rows, const SourceRows *source, int64_t epoch)
 {
     double  wanted = source->fraction * (double)source->num_units * (double)epoch;
@@ -19,7 +19,7 @@ static int64_t drawn_before(const Rows *rows, const SourceRows *source, int64_t 
     return is_bare && epoch > 0 && count == 0 ? 1 : count;
 }
 
-/* The unit at a place of the endless sequence. */
+/* The unit (sample; LOADER_STREAM: row) at index `place` of the endless sequence. */
 static int64_t drawn_unit(const Rows *rows, int s, int64_t place)
 {
     int64_t  count = rows->sources[s].num_units;
@@ -27,7 +27,7 @@ static int64_t drawn_unit(const Rows *rows, int s, int64_t place)
     return rows->options.shuffle ? permute_index(place % count, count, key, (uint64_t)(place / count)) : place % count;
 }
 
-/* Packs what an epoch draws; the last few are kept. Under the lock. */
+/* Packs the samples that an epoch draws. The last KEPT_DRAWS results are kept. Needs the lock. */
 static const Drawn *drawn_of(Rows *rows, int s, int64_t epoch)
 {
     SourceRows *source = &rows->sources[s];
@@ -70,7 +70,7 @@ static int64_t rows_of(Rows *rows, int64_t epoch)
 
 /* ---- where epochs begin ---- */
 
-/* The first epoch from `epoch` on that isn't empty, -1: none before NEVER. */
+/* The first epoch from `epoch` on that has rows; -1: none before epoch NEVER. */
 static int64_t next_epoch(const Rows *rows, int64_t epoch)
 {
     const double NEVER = 1e15;
@@ -102,7 +102,7 @@ static bool add_epoch(Rows *rows)
     return true;
 }
 
-/* The epoch of a place, or the last one before it. Under the lock. */
+/* The epoch that has row `place` of the run; the last epoch if `place` is past the end. Needs the lock. */
 static EpochStart start_of(Rows *rows, int64_t place)
 {
     const EpochList *list = &rows->starts;
@@ -113,7 +113,7 @@ static EpochStart start_of(Rows *rows, int64_t place)
     while (list->len == 0 || list->data[list->len - 1].first + list->data[list->len - 1].count <= place)
         if (!add_epoch(rows)) break;
     int64_t low = 0, high = list->len;
-    while (high - low > 1) { /* the last that begins at or before the place */
+    while (high - low > 1) { /* the last epoch that begins at or before `place` */
         int64_t middle = low + (high - low) / 2;
         if (list->data[middle].first <= place)
             low = middle;
@@ -123,7 +123,7 @@ static EpochStart start_of(Rows *rows, int64_t place)
     return list->data[low];
 }
 
-/* Rows of so many epochs, of which the last may be a part: a row that the part ends in is whole. */
+/* Rows in `epochs` epochs. A fraction of the last epoch is rounded up to whole rows. */
 static int64_t rows_in(Rows *rows, double epochs)
 {
     int64_t whole = (int64_t)floor(epochs);
@@ -187,7 +187,7 @@ double rows_epoch(Rows *rows, int64_t place)
     if (rows->total >= 0 && place > rows->total) place = rows->total;
     if (!rows->draws) return (double)place / (double)rows->stats.rows_per_epoch;
     pthread_mutex_lock(&rows->lock);
-    EpochStart start = start_of(rows, place > 0 ? place - 1 : 0); /* an epoch's end is its own, as empty ones may follow */
+    EpochStart start = start_of(rows, place > 0 ? place - 1 : 0); /* an epoch's end counts as in that epoch: empty epochs may follow */
     pthread_mutex_unlock(&rows->lock);
     return (double)start.epoch + (double)(place - start.first) / (double)start.count;
 }

@@ -1,4 +1,4 @@
-/* From documents to rows. A row is a list of spans; everything else (filling, counting) walks that list. */
+/* Builds rows from documents. A row is a list of spans; everything else (filling, counting) walks that list. */
 #include "data/loader_rows.h"
 
 #include "base/array.h"
@@ -13,7 +13,7 @@
 int64_t permute_index(int64_t index, int64_t count, uint64_t seed, uint64_t epoch)
 {
     CHECK(index >= 0 && index < count);
-    /* A Feistel network on the least even number of bits that hold count; what falls outside walks on. */
+    /* A Feistel network on the least even number of bits that holds count; a result >= count goes through it again (cycle walking). */
     int half = 1;
     while (half < 31 && ((int64_t)1 << (2 * half)) < count) half++;
     uint32_t mask = (uint32_t)(((uint64_t)1 << half) - 1);
@@ -37,7 +37,7 @@ static void spans_push(SpanList *list, Span span)
     list->data[list->len++] = span;
 }
 
-/* Set bits of [begin, end). */
+/* Counts the set bits in [begin, end). */
 static int64_t count_bits(const uint64_t *words, int64_t begin, int64_t end)
 {
     if (begin >= end) return 0;
@@ -49,7 +49,7 @@ static int64_t count_bits(const uint64_t *words, int64_t begin, int64_t end)
     return sum;
 }
 
-/* Labels that count in a span: its tokens but the first, and the one after it when there is more. */
+/* Trained labels of a span. Its labels are its tokens without the first, and the token after it if span->more. */
 static int64_t span_trained(const ShardSet *set, const Span *span)
 {
     const uint64_t *mask = shard_mask(set->shards[span->shard]);
@@ -65,7 +65,8 @@ static double split_draw(uint64_t seed, int source, int64_t document)
     return (double)(((uint64_t)draw.v[0] << 21) ^ (draw.v[1] >> 11)) * 0x1p-53;
 }
 
-/* The draws below which a document is validation: the ratio, moved when needed so that neither side is empty. */
+/* Documents whose draw is below this threshold are validation. The threshold is the ratio, moved when needed so that neither side is
+ * empty. */
 static double split_threshold(const LoaderOptions *options, int source, int64_t num_documents)
 {
     double least = 1, most = 0, ratio = options->validation_ratio;
@@ -84,7 +85,7 @@ typedef struct Cutter {
     const LoaderOptions *options;
     LoaderStats         *stats;
     SourceRows          *source;
-    int64_t              document_begin; /* of the document that is cut */
+    int64_t              document_begin; /* first token of the document being cut */
     int64_t              next_id;        /* counts the samples of both sides of the split, so that the split changes no id */
 } Cutter;
 
@@ -92,14 +93,16 @@ static void keep_sample(Cutter *cutter, Span span, bool keep)
 {
     span.id = (int32_t)(cutter->next_id++ & INT32_MAX);
     if (!keep) return;
-    bool is_tail = !cutter->source->shards->has_mask && span.begin > cutter->document_begin; /* its token is the label of the one before */
+    /* A later piece of a text: its first token is a label of the piece before. */
+    bool is_tail = !cutter->source->shards->has_mask && span.begin > cutter->document_begin;
     if (span_trained(cutter->source->shards, &span) == 0)
         cutter->stats->num_dropped_empty += !is_tail;
     else
         spans_push(&cutter->source->spans, span);
 }
 
-/* A document as samples of at most seq_len tokens. Text is always split: nothing of it is lost. */
+/* Cuts a document into samples of at most seq_len tokens. Text is always split: no token is lost. keep false: only counts the samples'
+ * ids. */
 static void cut_document(Cutter *cutter, Span whole, bool keep)
 {
     int32_t      most = cutter->options->seq_len;
@@ -135,7 +138,7 @@ static void cut_document(Cutter *cutter, Span whole, bool keep)
     }
 }
 
-/* One text alone can't be split by documents: its last share of tokens is validation. */
+/* A single text can't be split by documents: its last tokens, a share of validation_ratio, are validation. */
 static Span split_single(const LoaderOptions *options, Span whole)
 {
     int64_t held_out = (int64_t)ceil((double)whole.count * options->validation_ratio);
@@ -195,8 +198,8 @@ static void packed_rows(SourceRows *source, int32_t seq_len)
 /* Walks the spans of a row in order, until walk_next gives false. */
 typedef struct RowWalk {
     const SourceRows *source;
-    const int64_t    *items;       /* indices of spans; NULL: they lie one behind the other */
-    int64_t           next, end;   /* positions in items or spans */
+    const int64_t    *items;       /* indices of spans (of Drawn.items if drawn); NULL: spans next..end in order */
+    int64_t           next, end;   /* indices in `items`, or in spans if `items` is NULL */
     int64_t           begin, stop; /* LOADER_STREAM: token offsets of the row */
 } RowWalk;
 
@@ -205,7 +208,7 @@ static RowWalk walk_packed(const SourceRows *source, const Packing *packing, int
     return (RowWalk){.source = source, .items = packing->items, .next = packing->begin[row], .end = packing->begin[row + 1]};
 }
 
-/* Of rows that were drawn the lock is held, until walk_end. */
+/* For drawn rows this takes the lock; walk_end releases it. */
 static RowWalk walk_begin(Rows *rows, const RowPlace *place, const Drawn **out_drawn)
 {
     const SourceRows *source = &rows->sources[place->source];
@@ -275,11 +278,11 @@ void rows_fill_padding(const Rows *rows, Feeds *batch, int64_t b, int64_t from)
     }
 }
 
-/* What a span's tokens have of an input, at the cell of its first one. Where the data gave nothing, as where there is no label, it is
- * padding. */
+/* Fills the cells of a span for one input; `cells` is the cell of its first token. A cell is padding if the data has no number for it, or
+ * if its token has no label. */
 static void fill_own(const Shard *shard, const Span *span, const OwnInput *input, int column, int32_t *cells)
 {
-    float  *numbers = (float *)cells; /* of i32 they are made whole in place */
+    float  *numbers = (float *)cells; /* for an i32 input the floats are converted in place */
     int64_t n = span->count, from = span->begin, given = n;
     if (input->of_target) {
         from++;

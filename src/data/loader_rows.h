@@ -1,4 +1,4 @@
-/* The rows a loader draws from, shared by its threads: immutable once built, but for what `lock` guards. */
+/* The rows a loader draws from, shared by its threads: immutable once built, except the fields that `lock` guards. */
 #pragma once
 
 #include "data/loader.h"
@@ -8,11 +8,11 @@
 
 /* A run of tokens of one document. */
 typedef struct Span {
-    int64_t begin; /* in its shard */
+    int64_t begin; /* index of its first token in its shard */
     int64_t count;
     int32_t shard;
     int32_t id;   /* identity: Feeds.doc_id; not used by LOADER_STREAM */
-    bool    more; /* the token after it is the label of its last one */
+    bool    more; /* the token after the span is the label of its last token */
 } Span;
 
 typedef struct SpanList {
@@ -21,33 +21,33 @@ typedef struct SpanList {
     size_t  capacity;
 } SpanList;
 
-/* LOADER_PACKED: the samples that an epoch draws of a source, in rows. */
+/* LOADER_PACKED: the samples that an epoch draws from a source, packed into rows. */
 typedef struct Drawn {
     int64_t  epoch;
-    int64_t *items; /* spans; heap; NULL: none are kept here */
+    int64_t *items; /* indices of spans; heap; NULL: this entry is unused */
     Packing  packing;
 } Drawn;
 
 enum { KEPT_DRAWS = 4 };
 
-/* One source, cut up. */
+/* One source, cut into rows. */
 typedef struct SourceRows {
     const ShardSet *shards;
     const char     *name;
-    int             columns[FEED_MOST_OWN]; /* of LoaderOptions.inputs; -1: the source has none */
+    int             columns[FEED_MOST_OWN]; /* index of the shards' column for each of LoaderOptions.inputs; -1: no such column */
     SpanList        spans;
     int64_t        *offset;     /* LOADER_STREAM: (spans.len + 1) tokens before each span */
-    int64_t         id_base;    /* LOADER_STREAM: tokens of the sources before */
-    Packing         packing;    /* LOADER_PACKED */
-    int64_t         num_rows;   /* at weight 1 */
-    int64_t         whole_rows; /* that each epoch takes: num_rows times the weight's whole part */
-    double          fraction;   /* the rest of the weight: the share of the units that an epoch draws besides */
-    int64_t         num_units;  /* samples; LOADER_STREAM: rows */
+    int64_t         id_base;    /* LOADER_STREAM: tokens of all sources before this one */
+    Packing         packing;    /* LOADER_PACKED: indices of spans, packed into rows */
+    int64_t         num_rows;   /* rows at weight 1 */
+    int64_t         whole_rows; /* rows that each epoch takes: num_rows times the weight's whole part */
+    double          fraction;   /* the weight's fractional part: the share of the units that an epoch draws in addition */
+    int64_t         num_units;  /* units that epochs draw: samples; LOADER_STREAM: rows */
     Drawn           drawn[KEPT_DRAWS];
     int             next_drawn;
 } SourceRows;
 
-/* An epoch that has rows: `count` of them, the first at place `first` of the run. */
+/* An epoch that has rows: `count` of them, the first is row `first` of the run. */
 typedef struct EpochStart {
     int64_t epoch, first, count;
 } EpochStart;
@@ -60,18 +60,18 @@ typedef struct EpochList {
 
 typedef struct Rows {
     LoaderOptions options;
-    OwnInput      inputs[FEED_MOST_OWN]; /* (options.num_inputs) without their names */
+    OwnInput      inputs[FEED_MOST_OWN]; /* (options.num_inputs) copies, whose names aren't valid any more */
     SourceRows   *sources;
     int           num_sources;
     LoaderStats   stats;
     int64_t       total; /* rows of the run; -1: without end */
     bool          draws; /* some weight has a fraction: epochs have different rows */
 
-    pthread_mutex_t lock;   /* of what is below, and of what epochs drew */
-    EpochList       starts; /* where epochs begin, as far as was asked for; empty without `draws` */
+    pthread_mutex_t lock;   /* guards `starts` and SourceRows.drawn */
+    EpochList       starts; /* where epochs begin, for the epochs looked at so far; empty if !draws */
 } Rows;
 
-/* A row of a source: of its own, or (epoch >= 0) of those drawn for an epoch. */
+/* A row of a source. epoch -1: one of the source's num_rows rows; >= 0: one of the rows packed from the samples that this epoch drew. */
 typedef struct RowPlace {
     int     source;
     int64_t row, epoch;
@@ -82,22 +82,22 @@ void             rows_deinit(Rows *rows);
 
 /* ---- epochs: loader_epochs.c ---- */
 
-/* Once the sources are cut: counts what epochs have. */
+/* Counts the rows of epochs. Call it once the sources are cut. */
 void rows_plan_epochs(Rows *rows);
-/* The row that comes at a place of the whole run; false beyond its end. */
+/* The row at index `place` of the whole run; false: past its end. */
 bool rows_locate(Rows *rows, int64_t place, RowPlace *out);
-/* The epochs that the first `place` rows are, as a fraction. */
+/* How many epochs the first `place` rows of the run are: a fraction, such as 1.5. */
 double rows_epoch(Rows *rows, int64_t place);
-/* The first source of which nothing comes before place `end`; -1: all are seen. */
+/* The first source that has no row before index `end` of the run; -1: every source has one. */
 int rows_unseen(Rows *rows, int64_t end);
-/* What an epoch drew, under the lock, and valid as long. */
+/* The rows that an epoch drew. Needs the lock; valid while it is held. */
 const Drawn *rows_drawn(Rows *rows, int source, int64_t epoch);
 
 /* ---- rows ---- */
 
-/* Fills row b of a batch, and adds to its counts. */
+/* Fills row b of a batch, and adds to the batch's num_tokens and num_trained. */
 NODISCARD Status rows_fill(Rows *rows, const RowPlace *place, Feeds *batch, int64_t b);
 void             rows_fill_padding(const Rows *rows, Feeds *batch, int64_t b, int64_t from);
 
-/* Labels of a row that aren't LABEL_IGNORE. */
+/* Counts the labels of a row that aren't LABEL_IGNORE. */
 int64_t rows_count_trained(Rows *rows, const RowPlace *place);

@@ -1,4 +1,4 @@
-/* Bytes to tokens, and the public functions. Which bytes: mask_turns.c. */
+/* The public functions, and the step from trained bytes (found by mask_turns.c) to trained tokens. */
 #include "data/mask.h"
 
 #include "base/array.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes a token stands for: those it decodes to, else those of its text when it is decoded alone. */
+/* Sets token_bytes[id]: how many bytes of text the token decodes to; if that is unknown, the length of its text when decoded alone. */
 static Status token_length(MaskRules *rules, int32_t id, StrBuf *text)
 {
     TokenStream stream = {.started = true, .spoke = true};
@@ -122,7 +122,7 @@ void mask_keep(MaskEncoder *encoder)
     encoder->begin = encoder->documents.ids.len;
 }
 
-/* Room for the flags of `count` ids of the last sample. There is some even for none: encoder->mask is never NULL after it. */
+/* Makes room for the flags of `count` ids of the last sample. Afterwards encoder->mask isn't NULL, even if count is 0. */
 static void ensure(MaskEncoder *encoder, size_t count)
 {
     MaskDocuments *documents = &encoder->documents;
@@ -130,14 +130,14 @@ static void ensure(MaskEncoder *encoder, size_t count)
     encoder->mask = documents->mask + encoder->begin;
 }
 
-/* After the documents' ids have grown. */
+/* Points encoder->ids at the last sample; needed after documents.ids has grown. */
 static void set_ids(MaskEncoder *encoder)
 {
     const TokenIds *all = &encoder->documents.ids;
     encoder->ids = (TokenIds){.data = all->data ? all->data + encoder->begin : NULL, .len = all->len - encoder->begin};
 }
 
-/* The sample begins with the ids of this text, or goes on with them. */
+/* Encodes a text and appends its ids to the sample. is_first: the sample is emptied before. */
 static Status append_ids(MaskEncoder *encoder, const char *text, size_t len, bool is_first)
 {
     TokenIds *all = &encoder->documents.ids;
@@ -147,7 +147,7 @@ static Status append_ids(MaskEncoder *encoder, const char *text, size_t len, boo
     return status;
 }
 
-/* The sample has the id before its `at`-th one, too. */
+/* Inserts an id at index `at` of the sample. */
 static void insert_id(MaskEncoder *encoder, size_t at, int32_t id)
 {
     token_ids_push(&encoder->documents.ids, id);
@@ -157,7 +157,7 @@ static void insert_id(MaskEncoder *encoder, size_t at, int32_t id)
     *place = id;
 }
 
-/* BOS first if the tokenizer adds it and the text didn't. */
+/* Inserts BOS at the start if the tokenizer adds it and the text doesn't begin with it. Returns whether it did. */
 static bool put_bos(MaskEncoder *encoder)
 {
     const Tokenizer *tokenizer = encoder->rules->tokenizer;
@@ -176,13 +176,13 @@ static void put_eos(MaskEncoder *encoder)
 
 /* ---- from places in the text to tokens ---- */
 
-/* A place in the text as the tokens see it. One that lies inside a token has it between the two counts. */
+/* A byte position in the text, counted in tokens. If it is inside a token, `begun` is `before` + 1; else they are equal. */
 typedef struct Border {
-    size_t before; /* tokens that end there or before it */
-    size_t begun;  /* tokens that begin before it */
+    size_t before; /* tokens that end at or before the position */
+    size_t begun;  /* tokens that begin before the position */
 } Border;
 
-/* The last anchor at a place or before it. */
+/* The last anchor at or before byte `place`. */
 static const TokenAnchor *anchor_at(const MaskEncoder *encoder, size_t place)
 {
     size_t low = 0, high = encoder->num_anchors;
@@ -196,7 +196,7 @@ static const TokenAnchor *anchor_at(const MaskEncoder *encoder, size_t place)
     return &encoder->anchors[low];
 }
 
-/* Tokens, and how many of them `bytes` bytes fill. */
+/* The border `bytes` bytes into the text of ids[0..count), as counts of these tokens. */
 static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_t count, size_t bytes)
 {
     const uint8_t *token_bytes = encoder->rules->token_bytes;
@@ -205,7 +205,7 @@ static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_
     return (Border){n, n + (bytes > 0 && n < count)};
 }
 
-/* An added token stands where its own text does; blanks that it took aren't it. */
+/* The border at `place`, inside an added token and the blanks that it took in. Only the token's own text counts as the token. */
 static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anchor, size_t place)
 {
     const char *token = tokenizer_id_to_token(encoder->rules->tokenizer, encoder->ids.data[anchor->token]);
@@ -215,11 +215,13 @@ static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anc
     return (Border){anchor->token + (place >= begin + own.len), anchor->token + (place > begin)};
 }
 
-/* Where tokens aren't the text's bytes: the text up to the place is encoded. Where its last tokens aren't those of the whole,
- * as many tokens of the whole are before the place as have as many bytes. */
+/* Finds a border where tokens' bytes aren't those of the text: encodes the text up to `place`. The tokens that this encoding shares with
+ * the whole text's encoding are before `place`. After them, tokens of the whole text are counted until they have as many bytes as the rest
+ * of the encoding. */
 static Status border_by_prefix(MaskEncoder *encoder, const TokenAnchor *anchor, size_t place, Border *out)
 {
-    const TokenAnchor *from = anchor > encoder->anchors ? anchor - 1 : anchor; /* an added token: a text behind it is no first one */
+    /* Begins an anchor earlier, so that the text at `anchor` isn't encoded as a text's start. */
+    const TokenAnchor *from = anchor > encoder->anchors ? anchor - 1 : anchor;
     TokenIds          *prefix = &encoder->spare;
     prefix->len = 0;
     TRY(tokenizer_encode(encoder->rules->tokenizer, encoder->scratch, encoder->text.data + from->byte, place - from->byte,
@@ -250,7 +252,7 @@ static Status find_border(MaskEncoder *encoder, size_t place, Border *out)
     return OK;
 }
 
-/* A copy, as texts are encoded to find borders. */
+/* Copies the anchors, as encoding other texts to find borders overwrites them. */
 static void keep_anchors(MaskEncoder *encoder)
 {
     const TokenAnchor *anchors;
@@ -260,8 +262,7 @@ static void keep_anchors(MaskEncoder *encoder)
     memcpy(encoder->anchors, anchors, encoder->num_anchors * sizeof *anchors);
 }
 
-/* Sets span->first and span->end (token indices): a token that holds a byte of the span is in it. Blanks behind a stop token
- * aren't. */
+/* Sets span->first and span->end (token indices): tokens that hold a byte of the span belong to it. Blanks after a stop token don't. */
 static Status place_span(MaskEncoder *encoder, TurnSpan *span)
 {
     const Tokenizer *tokenizer = encoder->rules->tokenizer;
@@ -282,7 +283,7 @@ static Status place_span(MaskEncoder *encoder, TurnSpan *span)
 static void count_trained(MaskEncoder *encoder)
 {
     const uint8_t *mask = encoder->mask;
-    int64_t        count = 0; /* not in the struct, which bytes could alias */
+    int64_t        count = 0; /* a local: the bytes of mask could alias the struct */
     for (size_t i = 1, len = encoder->ids.len; i < len; i++) count += mask[i];
     encoder->num_trained = count;
 }
@@ -301,7 +302,7 @@ static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
         encoder->turns_empty += span->is_empty;
         memset(encoder->mask + span->first, !is_all, span->end > span->first ? span->end - span->first : 0);
     }
-    if (is_all) encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0; /* of turns that aren't trained */
+    if (is_all) encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0; /* counts of trained turns only */
     if (put_bos(encoder)) {
         memmove(encoder->mask + 1, encoder->mask, encoder->ids.len - 1);
         encoder->mask[0] = is_all;
@@ -309,7 +310,7 @@ static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
     return OK;
 }
 
-/* Prompt and answer are encoded apart, as they will be when serving. */
+/* Prompt and answer are encoded separately, as they will be when serving. */
 static Status encode_prompted(MaskEncoder *encoder, const Layout *layout)
 {
     const MaskRules *rules = encoder->rules;
@@ -352,7 +353,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
     return OK;
 }
 
-/* The ids themselves are laid out; an id that isn't trained as ~id, which is below 0. */
+/* Lays out the ids themselves, as int32; an id that isn't trained as ~id, which is below 0. */
 static Status lay_ids_out(MaskEncoder *encoder, const Sample *sample)
 {
     const MaskRules *rules = encoder->rules;

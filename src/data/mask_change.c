@@ -1,8 +1,8 @@
-/* What changes: where a message stands in the text, and which of a turn's bytes are other messages'.
+/* Turns found by change: where a message is in the text, and which of a turn's bytes belong to other messages.
  *
- * A message is where the text differs from renderings with another content in its place. A template may print other messages inside
- * a turn, as those do that look ahead and print the results of tools between an answer's calls and its content. Such a text is looked
- * for in the turn; if the turn changes with it, what the turn is without later messages is the answer's own, and the rest isn't. */
+ * A message is where the text differs from renderings that have another content in this message. A template may print other messages
+ * inside a turn: some look ahead and print the results of tools between an answer's calls and its content. So the turn is searched for
+ * the contents of other messages. If it changes with one of them, only the text that it has without later messages is the answer's own. */
 #include "data/mask_turns.h"
 
 #include "base/str.h"
@@ -11,7 +11,7 @@
 
 /* ---- renderings with something else ---- */
 
-/* `is_bare`: without what stands beside its role and content. */
+/* A copy of the message with another content. is_bare: the copy has only role and content. */
 static JsonValue with_content(Arena *arena, const JsonValue *message, bool is_bare, const char *content)
 {
     JsonMember  other = {{"content", 7}, {.type = JSON_STRING, .string = str_of(content)}};
@@ -34,7 +34,7 @@ static Status render(const TurnContext *context, const JsonValue *messages, Temp
     return template_render(context->rules->tmpl, &input, out);
 }
 
-/* With this content in message i. */
+/* Renders the messages with another content in message i. */
 static Status render_other(const TurnContext *context, const JsonValue *messages, uint32_t i, bool is_bare, const char *content,
                            TemplateOutput *out)
 {
@@ -48,13 +48,13 @@ static Status render_other(const TurnContext *context, const JsonValue *messages
     return status;
 }
 
-/* A tag's own bytes: <|im_end|>, </think>, [/INST]. */
+/* Can the byte be inside a tag, that is between the brackets of <|im_end|>, </think> or [/INST]? */
 static bool is_of_tag(char byte)
 {
     return !strchr("<>[] \t\r\n\"'", byte);
 }
 
-/* Renderings may have a part of a tag in common: <|START_TEXT|>, <|START_ACTION|>. The tag as a whole is the message's. */
+/* Widens the region to whole tags: two renderings may have a part of a tag in common, as in <|START_TEXT|>, <|START_ACTION|>. */
 static Region with_whole_tags(Str text, Region region)
 {
     enum { MOST_TAG_BYTES = 64 };
@@ -68,9 +68,9 @@ static Region with_whole_tags(Str text, Region region)
     return region;
 }
 
-/* Where `text`, the rendering of these messages, is message i: what differs from two renderings with contents that have neither
- * their first nor their last letter in common. An answer is nothing but its content there; others keep what stands beside it, which
- * templates may insist on. false: they can't be had, or don't tell. */
+/* Finds message i in `text`, the rendering of these messages: the part that differs from two other renderings. There message i has contents
+ * with different first and last letters. An answer has only its content there; other messages keep their other fields, which templates may
+ * insist on. false: a rendering fails, or none of the text differs. */
 static bool find_among(const TurnContext *context, const JsonValue *messages, uint32_t i, Str text, Region *out)
 {
     static const char *const others[] = {"Qqq", "xxX"};
@@ -92,16 +92,16 @@ static bool find_among(const TurnContext *context, const JsonValue *messages, ui
     return true;
 }
 
-/* A conversation that has less after message i, its rendering, and where that message stands there. */
+/* A conversation with fewer messages after message i: its rendering, and where message i is in that. */
 typedef struct Shorter {
     TemplateOutput output;
     Region         own;
 } Shorter;
 
-/* How much of it goes. */
+/* Which messages after message i are left out. */
 typedef enum Cut { CUT_ALL, CUT_RESULTS, NUM_CUTS } Cut;
 
-/* CUT_ALL: everything behind message i. CUT_RESULTS: what follows it and is neither a question nor an answer. */
+/* Renders fewer messages. CUT_ALL leaves out all after message i; CUT_RESULTS leaves out the tool results directly after message i. */
 static bool shorten(const TurnContext *context, uint32_t i, Cut cut, Shorter *out)
 {
     const JsonValue *messages = context->sample->messages;
@@ -120,7 +120,7 @@ static bool shorten(const TurnContext *context, uint32_t i, Cut cut, Shorter *ou
     return is_found;
 }
 
-/* Is there one place where it stands? */
+/* Is `what` in the text exactly once? */
 static bool find_once(Str text, Str what, Region *out)
 {
     const char *at = what.len > 0 ? str_search(text, what) : NULL;
@@ -130,8 +130,8 @@ static bool find_once(Str text, Str what, Region *out)
     return !str_search(str_slice(text, out->begin + 1, text.len), what);
 }
 
-/* Calls that results follow: those are printed differently, or not at all, when there are no calls. Without what follows, the
- * calls can be taken away. */
+/* Finds a message whose calls are followed by results. Templates print results differently, or not at all, if the calls are missing; so
+ * the calls are taken away in a shorter conversation, without the results. */
 static bool find_calls(const TurnContext *context, uint32_t i, Str text, Region *out)
 {
     bool is_found = false;
@@ -162,7 +162,7 @@ bool change_find(const TurnContext *context, uint32_t i, Str text, Region *out)
 
 /* ---- other messages inside of a turn ---- */
 
-/* The text of a message by which it is found. */
+/* The piece of a message's content that is searched for to find the message. */
 static Str sign_of(const JsonValue *message)
 {
     const JsonValue *content = json_get(message, "content");
@@ -173,7 +173,7 @@ static Str sign_of(const JsonValue *message)
     return content_sign(turns_text(message, "content"));
 }
 
-/* Does the turn's text change with message k? If not, it only says something alike. */
+/* Does the turn's text change with message k? If not, the turn only contains the same words. */
 static bool changes_with(const TurnContext *context, uint32_t k, Str turn)
 {
     TemplateOutput other = {0};
@@ -184,7 +184,7 @@ static bool changes_with(const TurnContext *context, uint32_t k, Str turn)
     return !is_same;
 }
 
-/* A message from `begin` to `end`, but for i, that is in the turn; NO_MESSAGE: there is none. */
+/* The first message of [begin, end), i excepted, that is printed in the turn; NO_MESSAGE: none is. */
 static uint32_t find_other(const TurnContext *context, uint32_t i, uint32_t begin, uint32_t end, Str turn)
 {
     for (uint32_t k = begin; k < end; k++) {
@@ -194,21 +194,21 @@ static uint32_t find_other(const TurnContext *context, uint32_t i, uint32_t begi
     return NO_MESSAGE;
 }
 
-/* Looks like a beginning and an end of something. */
+/* Does the text look like a whole block: brackets or line ends at both ends? */
 static bool is_enclosed(Str text)
 {
     return text.len > 1 && strchr("<[{(\n", text.data[0]) && strchr(">]})\n", text.data[text.len - 1]);
 }
 
-/* The message's content, as templates that trim it and leave out thinking print it. */
+/* The message's content as it is printed in `text`: trimmed, and without thinking if the template leaves that out. */
 static Str printed_content(const JsonValue *message, Str text)
 {
     Str said = str_trim(turns_text(message, "content"));
     return str_search(text, said) ? said : str_trim(content_behind_thinking(said));
 }
 
-/* The turn is its own text with something between: where that is. Where several places give the same, it ends where the content
- * begins, or is something enclosed. */
+/* The turn is the text `own` with other text inserted: finds the insertion. If several places are possible, the insertion ends where the
+ * message's content begins, or else is a whole block, or else is the last. false: the turn isn't like that. */
 static bool find_between(Str turn, Str own, const JsonValue *message, Region *out)
 {
     if (own.len > turn.len) return false;
@@ -224,7 +224,7 @@ static bool find_between(Str turn, Str own, const JsonValue *message, Region *ou
     return true;
 }
 
-/* The last span, without what lies between. */
+/* Cuts `between`, relative to the last span, out of that span: one or two pieces are left. */
 static void split_last(TurnContext *context, TurnList *turns, Region between)
 {
     TurnSpan *last = &turns->spans[turns->count - 1], rest = *last;
@@ -240,7 +240,7 @@ static void split_last(TurnContext *context, TurnList *turns, Region between)
     turns_add(context, turns, rest);
 }
 
-/* As much of a text as goes to the end of the message's content; the text itself where that isn't in it. */
+/* The text up to the end of the message's content; the whole text if the content isn't in it. */
 static Str through_content(Str text, const JsonValue *message)
 {
     Str         said = printed_content(message, text);
@@ -248,8 +248,8 @@ static Str through_content(Str text, const JsonValue *message)
     return at ? (Str){text.data, (size_t)(at - text.data) + said.len} : text;
 }
 
-/* Where the turn has something between that it doesn't have in a shorter conversation. What the template puts before its own text,
- * at most so much, is the same in both; what it puts behind the content may not be. */
+/* Finds what is inserted in the turn but not in a shorter conversation. The template's text before the message, at most MOST_LEAD_BYTES of
+ * it, is the same in both conversations. The template's text after the content may differ. */
 static bool find_between_shorter(Str turn, const Shorter *shorter, const JsonValue *message, Region *out)
 {
     enum { MOST_LEAD_BYTES = 256 };
@@ -269,7 +269,7 @@ Status change_keep_own(TurnContext *context, uint32_t i, bool is_alone, Str text
     size_t           begin = span->begin_byte;
     Str              turn = str_slice(text, begin, span->end_byte);
     turn.len -= turns_stop_len(context->rules, turn);
-    if (turn.len > 0 && str_same(str_trim(turn), printed_content(&messages->items[i], turn))) return OK; /* it says nothing else */
+    if (turn.len > 0 && str_same(str_trim(turn), printed_content(&messages->items[i], turn))) return OK; /* the turn is bare content */
     uint32_t first = i;
     while (is_alone && first > 0 && !context->is_assistant[first - 1]) first--;
     uint32_t other = find_other(context, i, is_alone ? first : 0, is_alone ? i : messages->count, turn);

@@ -16,11 +16,11 @@ static const char thoughts_probe[] = "[{\"role\": \"user\", \"content\": \"Alpha
                                      ", {\"type\": \"text\", \"text\": \"Omega\"}]}]";
 static const char developer_probe[] = "[{\"role\": \"developer\", \"content\": \"Alpha\"}, {\"role\": \"user\", \"content\": \"Omega\"}]";
 
-/* With an answer's thinking under a name. */
+/* An answer with thinking. %s: the thinking's key. */
 static const char thought_probe[] =
     "[{\"role\": \"user\", \"content\": \"Alpha\"}, {\"role\": \"assistant\", \"content\": \"Omega\", \"%s\": \"Theta\"}]";
 
-/* Does the conversation come out with its texts, and with nothing of how lists are written down? */
+/* Does the rendering have all texts of the conversation, and no list of parts printed as Python or JSON? */
 static bool prints(MaskRules *rules, const char *conversation)
 {
     const char *text = turns_probe_text(rules, conversation, NULL, false).data;
@@ -28,7 +28,7 @@ static bool prints(MaskRules *rules, const char *conversation)
     return has_thought && strstr(text, "Alpha") && strstr(text, "Omega") && !strstr(text, "'text'") && !strstr(text, "\"text\"");
 }
 
-/* Is a conversation rendered, with these tools or none, but nothing of "Theta" in it? */
+/* Does the template render a conversation, with these tools or none, but print nothing of "Theta"? */
 static bool hides(MaskRules *rules, const char *conversation, const char *tools)
 {
     const char *text = turns_probe_text(rules, conversation, tools, false).data;
@@ -76,10 +76,10 @@ const TemplateTraits *mask_rules_traits(const MaskRules *rules)
 /* Bytes that templates print as they are, also when they escape a text or break it into lines. */
 static bool is_plain(char byte)
 {
-    return !strchr("\"\\<>&'\n\r\t", byte); /* 0 too is none */
+    return !strchr("\"\\<>&'\n\r\t", byte); /* 0 isn't plain either: strchr finds it */
 }
 
-/* Some of the text by which it is found: the first run of at least 8 plain bytes, else the longest; at most 20 of them. */
+/* The piece of a text by which it is searched for: the first run of at least 8 plain bytes, else the longest run; at most 20 bytes. */
 Str content_sign(Str text)
 {
     Str best = {0};
@@ -101,7 +101,7 @@ Str content_behind_thinking(Str text)
     return text;
 }
 
-/* Is a part a piece of the text itself? Parts are looked at from *next on, in the order of the messages. */
+/* Does a part of the rendering point into this text? Looks at parts from *next on, as they are in the order of the messages. */
 static bool is_part(const TemplateParts *whole, Str text, uint32_t *next)
 {
     for (uint32_t k = *next; k < whole->num_parts; k++) {
@@ -131,11 +131,11 @@ static bool has_thought(const JsonValue *message)
 Status content_look(const Sample *sample, const TemplateTraits *traits, const TemplateParts *whole, Str text, uint32_t *out_unprinted)
 {
     uint32_t next = 0;
-    Str      rest = text; /* where the next one most likely stands */
+    Str      rest = text; /* where the next content most likely is */
     *out_unprinted = 0;
     for (uint32_t i = 0; i < sample->messages->count; i++) {
         const JsonValue *message = &sample->messages->items[i];
-        Str              content = turns_text(message, "content"); /* empty also for a list: of a template that takes parts */
+        Str              content = turns_text(message, "content"); /* a list of parts gives an empty text */
         bool             lacks_thought = !traits->reasoning_key && has_thought(message);
         *out_unprinted += lacks_thought;
         if (content.len == 0 || is_part(whole, content, &next)) continue;

@@ -13,10 +13,10 @@ static const char talk[] =
 
 typedef struct Talk {
     Str whole;
-    Str opening; /* before the first answer */
-    Str asked;   /* of that, what stands behind the question */
-    Str middle;  /* behind the first answer, before the second question */
-    Str ending;  /* behind the last answer */
+    Str opening; /* all before the first answer */
+    Str asked;   /* the end of `opening`: all after the question */
+    Str middle;  /* all after the first answer, before the second question */
+    Str ending;  /* all after the last answer */
 } Talk;
 
 Str turns_probe_text(MaskRules *rules, const char *conversation, const char *tools, bool add_prompt)
@@ -38,7 +38,7 @@ Str turns_probe_text(MaskRules *rules, const char *conversation, const char *too
 static bool split_talk(Str whole, Talk *out)
 {
     static const char *const said[] = {"zaoneq", "zbtwoq", "zcthreeq", "zdfourq"};
-    Str                      parts[4]; /* before what is said */
+    Str                      parts[4]; /* the texts before said[0], said[1], ... */
     Str                      rest = whole;
     for (size_t i = 0; i < 4; i++) {
         const char *at = str_search(rest, str_of(said[i]));
@@ -69,7 +69,8 @@ static Str first_stop(const Tokenizer *tokenizer, Str text)
     return found;
 }
 
-/* The end of a stop: EOS, where it stands at `len` or behind stop tokens there, all before `alike`. */
+/* The end of a stop whose first token ends at `len`. If EOS follows, directly or after more stop tokens, and within the first `alike`
+ * bytes: after EOS. Else: `len`. */
 static size_t through_eos(const Tokenizer *tokenizer, Str text, size_t len, size_t alike)
 {
     const char *eos = tokenizer_id_to_token(tokenizer, tokenizer_eos_id(tokenizer));
@@ -82,9 +83,9 @@ static size_t through_eos(const Tokenizer *tokenizer, Str text, size_t len, size
     return len;
 }
 
-/* Of what stands behind every answer, the first `alike` bytes of `text`: how much of it ends answers. The last bytes may be
- * alike by chance (<|user|>, <|endoftext|>): what counts goes to its first stop token, with EOS right behind it, or, where it has
- * none, to a blank. */
+/* How many of the first `alike` bytes of `text`, which follow every answer, are an answer's stop. The last ones may be alike by chance
+ * (<|user|>, <|endoftext|>). So the stop ends with its first stop token, or with EOS right after that; without a stop token it ends at
+ * the last blank (and is empty if `text` begins with a blank). */
 static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
 {
     Str    stop = first_stop(tokenizer, text);
@@ -95,8 +96,8 @@ static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
     return begins_blank ? 0 : str_trim_end((Str){text.data, len}).len;
 }
 
-/* Where the last answer ends with a stop token and others with another one: that stands behind questions too, and isn't what
- * the conversation begins with. */
+/* For a template that ends the last answer with another stop token: the stop of the answers before it. Empty if questions don't end with
+ * this stop too, or if the conversation begins with it. */
 static Str other_stop(const Tokenizer *tokenizer, const Talk *in)
 {
     Str stop = first_stop(tokenizer, in->middle), begin = first_stop(tokenizer, in->whole);
@@ -105,8 +106,8 @@ static Str other_stop(const Tokenizer *tokenizer, const Talk *in)
     return str_same(begin, stop) || len > str_common(in->asked, in->middle) ? (Str){0} : (Str){in->middle.data, len};
 }
 
-/* What the middle and the ending begin with alike ends an answer. Where nothing is alike, the ending counts for the last answer,
- * unless it is what opens answers. */
+/* The common beginning of `middle` and `ending` is the stop of an answer. If it is empty, the ending is the last answer's own stop, unless
+ * the ending opens answers. */
 static void find_stop(MaskRules *rules, const Talk *in)
 {
     Str    ending = str_trim_end(in->ending);
@@ -124,8 +125,8 @@ static Str trim_begin(Str text)
     return text;
 }
 
-/* How much of an answer's header opens the turn: the generation prompt does, up to blanks around it, and the rest is what the
- * model says first. Where the two differ, or there is no prompt, nothing of the header is the model's. */
+/* How many bytes of an answer's header open the turn: as many as the generation prompt has, up to blanks around it. The model says the
+ * rest. If header and prompt differ, or there is no prompt, the whole header opens the turn. */
 static size_t open_len(Str header, Str prompt)
 {
     Str bare = trim_begin(header), want = trim_begin(prompt);
@@ -136,7 +137,7 @@ static size_t open_len(Str header, Str prompt)
     return str_starts(bare, want) ? header.len - bare.len + want.len : header.len;
 }
 
-/* Texts that part inside of a tag part before it: <|im_start|>, <|im_end|>. */
+/* `at`, or the start of the tag that `at` is inside of: two texts with <|im_start|>, <|im_end|> count as different from the tag's start. */
 static size_t before_tag(Str text, size_t at, size_t least)
 {
     size_t open = at;
@@ -144,8 +145,8 @@ static size_t before_tag(Str text, size_t at, size_t least)
     return open > least && strchr("<[", text.data[open - 1]) ? open - 1 : at;
 }
 
-/* What stands between a question's turn and its answer. `plain` and `prompted` are the question alone, without and with the
- * generation prompt. */
+/* Finds the header, the text between a question's turn and the answer's content. `plain` and `prompted` are the question alone, without
+ * and with the generation prompt. */
 static void find_header(MaskRules *rules, const Talk *in, Str plain, Str prompted)
 {
     Str    opening = rules->opening, tail = trim_begin(rules->tail);
@@ -157,7 +158,7 @@ static void find_header(MaskRules *rules, const Talk *in, Str plain, Str prompte
     bool   asks_none = plain.len == prompted.len && str_starts(prompted, plain);
     bool   is_shared = !is_alike && !has_opening && str_starts(prompted, (Str){plain.data, begin});
     Str    header = str_slice(in->opening, begin, in->opening.len), prompt = is_shared ? str_slice(prompted, begin, prompted.len) : opening;
-    if (is_shared && !asks_none && opening.len == 0) rules->opening = prompt; /* without it, the talk ends otherwise */
+    if (is_shared && !asks_none && opening.len == 0) rules->opening = prompt; /* without this prompt, the end of the talk differs */
     rules->always_prompts = asks_none && (alike < plain.len || (tail.len > 0 && str_ends(str_trim_end(plain), tail)));
     rules->header_open = rules->always_prompts && is_alike ? 0 : open_len(header, prompt);
     rules->never_prompts = asks_none && !rules->always_prompts;
@@ -170,7 +171,7 @@ void turns_probe(MaskRules *rules)
     Str  plain = turns_probe_text(rules, question, NULL, false), prompted = turns_probe_text(rules, question, NULL, true);
     bool is_asked = plain.data && prompted.data;
     if (is_asked && plain.len > 0 && str_starts(prompted, plain)) rules->opening = str_slice(prompted, plain.len, prompted.len);
-    if (!split_talk(turns_probe_text(rules, talk, NULL, false), &parts)) return; /* of a template that can't render this nothing is known */
+    if (!split_talk(turns_probe_text(rules, talk, NULL, false), &parts)) return; /* the template can't render the talk: nothing is known */
     find_stop(rules, &parts);
     if (is_asked) find_header(rules, &parts, plain, prompted);
 }

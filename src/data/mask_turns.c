@@ -1,16 +1,17 @@
-/* Turns by marks, by loops, by prefixes, or by what changes.
+/* Finds turns by marks, by loops, by prefixes, or by change.
  *
- * Loops: where a loop of the template printed the message by itself, and begins with what opens a turn, the turn is what it printed.
- * Prefixes: the rendering of messages 0..i-1 with the generation prompt is how the whole rendering starts: there turn i begins.
- * It ends where the rendering of messages 0..i ends, if the whole starts so too.
- * What changes: templates that rewrite earlier turns (Qwen3 drops their thinking), look ahead (Gemma 4), always print a generation
- * prompt (Command-R7B), or end the conversation with more than a turn (Phi-3.5) fail that. Then message i is where the whole differs
- * from renderings with another content in its place (mask_change.c), and what the template puts around plain answers (mask_probe.c) is
- * looked for before and behind it.
- * Either way a turn ends behind the stop of its message, without the blanks that follow. Other messages that the template prints
- * inside of a turn are left out.
+ * Marks: {% generation %} blocks of the template.
+ * Loops: if a loop of the template printed message i by itself, and that text begins with the opening of a turn, the text is turn i.
+ * Prefixes: turn i begins where the rendering of messages 0..i-1 with the generation prompt ends, if the whole rendering starts with
+ * that one. It ends where the rendering of messages 0..i ends, if the whole starts with that one, too.
+ * Change: prefixes fail for templates that rewrite earlier turns (Qwen3 drops their thinking), look ahead (Gemma 4), always print a
+ * generation prompt (Command-R7B), or end the conversation with more than a turn (Phi-3.5). Then message i is where the whole differs
+ * from renderings with another content in it (mask_change.c). Before and after it, the text that the template puts around plain answers
+ * (mask_probe.c) is searched for.
+ * In each case a turn ends after the stop of its message, without the blanks that follow. Other messages that the template prints
+ * inside a turn are left out.
  *
- * Renderings come from the memo where it has them. */
+ * Renderings are taken from the memo if it has them. */
 #include "data/mask_turns.h"
 
 #include "base/array.h"
@@ -23,7 +24,7 @@ void rendering_deinit(Rendering *rendering)
     template_output_deinit(&rendering->output);
 }
 
-/* What template_render puts together on the way is freed at once, so that many renders of one row don't add up. */
+/* Intermediate memory of template_render is freed at once, so that many renderings of one row don't add up. */
 Status turns_render_first(const TurnContext *context, uint32_t count, bool add_prompt, Rendering *out)
 {
     const Sample *sample = context->sample;
@@ -50,7 +51,7 @@ Str turns_text(const JsonValue *message, const char *key)
     return text && text->type == JSON_STRING ? text->string : (Str){0};
 }
 
-/* Who speaks, and which messages are trained: by flag, else by rule. Where everything is trained, which aren't. */
+/* Sets is_assistant, and is_trained by flag, else by rule. TRAIN_ON_ALL: is_trained marks the messages that aren't trained. */
 static void settle_messages(TurnContext *context)
 {
     const Sample *sample = context->sample;
@@ -109,7 +110,7 @@ size_t turns_stop_len(const MaskRules *rules, Str turn)
     return ends(turn, rules->stops[0]) ? rules->stops[0].len : ends(turn, rules->stops[1]) ? rules->stops[1].len : 0;
 }
 
-/* Message i is text [begin, end). Returns the end of its turn: after its stop, or after its content if it has none. */
+/* Message i is text [begin, end). Returns the end of its turn: after the message's stop, or after its content if it has no stop. */
 static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size_t begin, size_t end)
 {
     const MaskRules *rules = context->rules;
@@ -121,7 +122,7 @@ static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size
     size_t at = begin + turn.len, blanks = content.len - str_trim_end(content).len;
     bool   has_blanks =
         ends(turn, str_trim_end(content)) && starts(str_slice(text, at, end), str_slice(content, content.len - blanks, content.len));
-    return turns_behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content are the content's */
+    return turns_behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content belong to the content */
 }
 
 /* ---- turns that teach less than they look ---- */
@@ -134,7 +135,7 @@ bool turns_is_nothing(const JsonValue *message, const char *key)
     return value->type == JSON_STRING && str_trim(value->string).len == 0;
 }
 
-/* A template that prints calls prints their names. */
+/* Are the calls printed? A template that prints calls prints their names. */
 static bool prints_calls(const JsonValue *message, Str turn)
 {
     const JsonValue *calls = json_get(message, "tool_calls");
@@ -154,7 +155,7 @@ static void look_at_turn(const MaskRules *rules, TurnSpan *span, const JsonValue
         span->is_empty = turns_is_nothing(message, "content") && (!reasoning || turns_is_nothing(message, reasoning));
 }
 
-/* Of a turn in pieces, the first one tells. */
+/* Sets lacks_calls and is_empty of each turn; of a turn in several pieces, in the first piece. */
 static void look_at_turns(const TurnContext *context, Str text, TurnList *turns)
 {
     const JsonValue *messages = context->sample->messages;
@@ -200,8 +201,8 @@ static const char *find_last(Str text, Str what)
     return last;
 }
 
-/* Where an answer begins whose own text does so at `own`. Its header stands right before that, or before something that belongs to
- * the answer: then it comes behind the message before it. Where there is no such header, its own text is all it says. */
+/* The begin of an answer whose own text begins at `own`: after the bytes of its header that open the turn. The header is right before
+ * `own`, or before more text of the answer; then it must be after message i - 1. If there is no such header, the answer begins at `own`. */
 static size_t behind_header(const TurnContext *context, uint32_t i, Str text, size_t own)
 {
     const MaskRules *rules = context->rules;
@@ -214,7 +215,7 @@ static size_t behind_header(const TurnContext *context, uint32_t i, Str text, si
     return is_its_own ? (size_t)(at - text.data) + open.len : own;
 }
 
-/* Settles what prefixes left open. The turn before it ends at `from`. */
+/* Finds by change the begin and end that prefixes didn't find. The turn before ends at `from`. */
 static Status turn_by_change(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *turn)
 {
     Region own = {0};
@@ -243,24 +244,24 @@ static bool starts_with(Str text, const TemplateParts *prefix)
     return true;
 }
 
-/* What opens a turn at the beginning of a text: the generation prompt, or as much of it as answers have; 0: nothing does. */
+/* Bytes at the beginning of a text that open a turn: the generation prompt, or the part of an answer's header that opens it; 0: none. */
 static size_t opening_len(const MaskRules *rules, Str text)
 {
     Str open = {rules->header.data, rules->header_open};
     return starts(text, rules->opening) ? rules->opening.len : starts(text, open) ? open.len : 0;
 }
 
-/* Where message i's turn begins and ends by the renderings without and with it. The generation prompt isn't there where the template
- * has none, or none behind results of tools: what opens the turn comes behind the messages before it then. */
+/* Where message i's turn begins and ends, by the renderings without and with this message. If the template has no generation prompt, or
+ * none after results of tools, the opening of the turn is searched for right after the messages before it. */
 static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, Str text)
 {
     const MaskRules *rules = context->rules;
     Rendering        before = {0}, with = {0};
     bool             has_before = i == 0 || turns_render_first(context, i, context->is_assistant[i], &before) == OK;
-    bool             is_last = i + 1 == context->sample->messages->count; /* the rendering with it is the whole one */
+    bool             is_last = i + 1 == context->sample->messages->count; /* then the rendering with message i is the whole text */
     bool             has_with = is_last || (!rules->always_prompts && turns_render_first(context, i + 1, false, &with) == OK);
     Turn             turn = {.begin = before.text.len, .end = is_last ? text.len : with.text.len};
-    status_clear(); /* a template that can't render a part of a conversation */
+    status_clear(); /* some templates can't render a part of a conversation */
     turn.begins = has_before && starts_with(text, &before.text);
     turn.ends = has_with && !rules->always_prompts && turn.end >= turn.begin && starts_with(text, &with.text);
     Str  opening = rules->opening;
@@ -284,7 +285,7 @@ static void look_for_greeting(const TurnContext *context, Str text, Turn *turn)
     if (open) turn->begin = (size_t)(open - text.data) + opening.len;
 }
 
-/* Behind the last message a template may say more than what ends plain talks. */
+/* Shortens the last turn if the template prints more after the last message than it does in plain talks. */
 static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Turn *turn)
 {
     const MaskRules *rules = context->rules;
@@ -295,8 +296,8 @@ static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Tur
         turn->end = turns_behind_stop(rules, text, own.end);
 }
 
-/* What a loop printed for a message, when it looked at no other, begins with what opens a turn. The last one goes to the text's end, and
- * what opens it must be the whole generation prompt. */
+/* The turn that a loop printed for message i without looking at others. It must begin with the opening of a turn. The last turn extends to
+ * the text's end, and the whole generation prompt must open it. */
 static bool turn_by_loop(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *out)
 {
     const MaskRules *rules = context->rules;
@@ -325,7 +326,7 @@ static Status turn_by_rendering(TurnContext *context, uint32_t i, Str text, Turn
     return change_keep_own(context, i, is_alone, text, turns);
 }
 
-/* A message that was printed in two places isn't known. */
+/* Sets context->turns. The turn of a message that was printed twice isn't known. */
 static void take_turns(TurnContext *context, const Rendering *whole)
 {
     uint32_t            count = context->sample->messages->count;
@@ -374,7 +375,7 @@ Status turns_render(TurnContext *context, StrBuf *text, TurnList *out)
     *out = (TurnList){.is_all = context->rules->train_on == TRAIN_ON_ALL};
     Str    all = {text->data + begin, whole.text.len};
     Status status = content_look(sample, &context->rules->traits, &whole.text, all, &out->num_unprinted);
-    if (status == OK && (!out->is_all || has_untrained(sample))) status = find_turns(context, &whole, all, out); /* else no need to know */
+    if (status == OK && (!out->is_all || has_untrained(sample))) status = find_turns(context, &whole, all, out); /* else all is trained */
     rendering_deinit(&whole);
     return status;
 }

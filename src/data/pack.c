@@ -69,8 +69,8 @@ static int64_t *sort_by_length(Arena *arena, const int32_t *lengths, int64_t num
 typedef struct Rows {
     BitTree  free_lengths; /* bit c: some open row has c tokens free */
     int64_t *first, *last; /* queue of rows by free length; -1: empty. (capacity + 1) */
-    int64_t *next;         /* by row */
-    int64_t *row_of;       /* by sample */
+    int64_t *next;         /* by row: the next row in its queue; -1: none */
+    int64_t *row_of;       /* by sample: its row */
     int64_t  num_rows;
 } Rows;
 
@@ -95,7 +95,7 @@ static int64_t rows_pop(Rows *rows, int64_t free_length)
     return row;
 }
 
-/* Rows' lists out of row_of, samples in the order they were placed. */
+/* Builds the rows' lists of samples from row_of, in the order in which samples were placed. */
 static void rows_collect(const Rows *rows, const int64_t *order, int64_t num_samples, Packing *out)
 {
     out->num_rows = rows->num_rows;

@@ -12,8 +12,8 @@ typedef struct Packing {
     int64_t *items; /* (num_samples) */
 } Packing;
 
-/* Lengths are in 1..capacity (CHECK). Each sample goes to the fullest row that still takes it; equal choices go to the
- * row opened first, equal lengths in order of index: a pure function of its input. O(n log capacity). On the heap;
- * packing_deinit frees. */
+/* Lengths are in 1..capacity (CHECK). Each sample goes to the fullest row that still takes it; of equally full
+ * rows, the one that reached this fullness first. Samples of equal length go in order of index: a pure function of its input.
+ * O(n log capacity). *out is on the heap; packing_deinit frees it. */
 void pack_best_fit(const int32_t *lengths, int64_t num_samples, int32_t capacity, Packing *out);
 void packing_deinit(Packing *packing);

@@ -1,5 +1,5 @@
-/* Rows out of columns (Dremel's record assembly): the definition level of a value says how much of its path is there, the
- * repetition level at which list it continues. A row is written by walking the schema and pulling values from the leaves. */
+/* Rows from columns (Dremel's record assembly): the definition level of a value says how much of its path is present, the
+ * repetition level which list it continues. A row is written by walking the schema and pulling values from the leaves. */
 #include "data/parquet.h"
 
 #include "base/array.h"
@@ -12,24 +12,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An entry of a map as it stands in the row's text. */
+/* An entry of a map: its bytes in the row's text. */
 typedef struct MapEntry {
     size_t begin, end, key_end;
-    bool   is_repeated; /* its key comes again */
+    bool   is_repeated; /* a later entry has the same key */
 } MapEntry;
 
 struct ParquetReader {
     Arena          arena;
     const char    *path;
-    FileMap        map; /* empty when over borrowed bytes */
+    FileMap        map; /* empty if the file is borrowed bytes */
     const uint8_t *file;
     size_t         size;
     ParquetMeta    meta;
     ColumnReader  *columns;   /* (num_leaves) */
-    int32_t        group;     /* the one in work */
-    int64_t        rows_left; /* of it */
+    int32_t        group;     /* the current row group */
+    int64_t        rows_left; /* rows of the group that aren't read yet */
     uint64_t       given_bytes;
-    MapEntry      *entries; /* heap: of the maps that are open */
+    MapEntry      *entries; /* heap: entries of the maps being written */
     size_t         num_entries, entry_capacity;
 };
 
@@ -79,7 +79,8 @@ static int by_place(const void *a, const void *b, void *ignored)
     return left->begin < right->begin ? -1 : 1;
 }
 
-/* Of entries with one key the last counts (parquet-format, LogicalTypes.md). Takes the others, from entries[first] on, out of the text. */
+/* Of a map's entries with the same key the last counts (parquet-format, LogicalTypes.md): takes the earlier ones out of the text. The map's
+ * entries are entries[first] to the last. */
 static void drop_repeated(ParquetReader *reader, size_t first, StrBuf *out)
 {
     size_t count = reader->num_entries - first, num_repeated = 0;
@@ -105,7 +106,7 @@ static void drop_repeated(ParquetReader *reader, size_t first, StrBuf *out)
     out->data[out->len] = 0;
 }
 
-/* "key": value, of a map's repeated node. */
+/* Writes "key": value, an item of a map's repeated node. */
 static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBuf *out)
 {
     size_t at = out->len;
@@ -127,8 +128,8 @@ static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBu
     return OK;
 }
 
-/* Of a row all columns. In a struct that a column holds a field that isn't there is left out: rows share one type, so that most
- * of them lack fields that others have. */
+/* Writes all columns of a row. A struct inside a column leaves out absent fields: all rows share one type, so that most of them lack
+ * fields that others have. */
 static Status write_struct(ParquetReader *reader, const ParquetNode *node, StrBuf *out)
 {
     bool is_row = node == reader->meta.root, is_first = true;
@@ -164,7 +165,7 @@ static Status write_item(ParquetReader *reader, const ParquetNode *repeated, Ite
     return write_present(reader, repeated, out);
 }
 
-/* All items of a repeated node; its first leaf tells where they end. */
+/* Writes all items of a repeated node; the levels of its first leaf tell where they end. */
 static Status write_items(ParquetReader *reader, const ParquetNode *repeated, ItemKind kind, StrBuf *out)
 {
     ColumnReader *first = &reader->columns[repeated->leaf];
@@ -189,7 +190,7 @@ static ItemKind list_item_kind(const ParquetNode *repeated)
     return is_item ? ITEM_SELF : ITEM_CHILD;
 }
 
-/* A node that is there, its own repetition aside. */
+/* Writes a node that is present, ignoring its own repetition. */
 static Status write_present(ParquetReader *reader, const ParquetNode *node, StrBuf *out)
 {
     if (node->num_children == 0) {

@@ -9,7 +9,7 @@ enum { PAGE_DATA = 0, PAGE_INDEX = 1, PAGE_DICTIONARY = 2, PAGE_DATA_V2 = 3, PAG
 
 typedef struct PageHeader {
     int64_t type, uncompressed, compressed, num_values, encoding, def_encoding, rep_encoding;
-    int64_t def_bytes, rep_bytes; /* version 2 */
+    int64_t def_bytes, rep_bytes; /* version 2: bytes of the page's levels */
     bool    is_compressed;
 } PageHeader;
 
@@ -78,7 +78,7 @@ static int level_width(int32_t most)
     return most == 0 ? 0 : 32 - __builtin_clz((unsigned)most);
 }
 
-/* The levels of old files: bits alone, of as many values as the page has. */
+/* The levels of old files (BIT_PACKED): bit-packed without runs, one level for each of the page's values. */
 static Status packed_levels(RleDecoder *rle, int64_t num_values, const uint8_t **at, const uint8_t *end)
 {
     uint64_t bits = 8 * (uint64_t)(end - *at), width = (uint64_t)rle->width;
@@ -123,7 +123,7 @@ static Status load_page_v1(ColumnReader *column, const PageHeader *header, const
     return values_init(&column->values, column->leaf, (int)header->encoding, at, end);
 }
 
-/* Version 2: levels stand before the values, uncompressed and without lengths. */
+/* Version 2: levels are before the values, uncompressed; their lengths are in the page header. */
 static Status load_page_v2(ColumnReader *column, const PageHeader *header, const uint8_t *data)
 {
     int64_t reps = header->rep_bytes, defs = header->def_bytes;

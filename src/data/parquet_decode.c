@@ -42,7 +42,7 @@ static bool read_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int
     return true;
 }
 
-/* The same from the highest bit of each byte on. */
+/* Like read_bits, but most significant bit first, from the highest bit of each byte. */
 static bool read_high_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int width, uint64_t *out)
 {
     *out = 0;
@@ -105,7 +105,7 @@ static bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *en
         return false;
     if (num_minis == 0 || block_size > 1 << 24 || num_minis > block_size || block_size % num_minis != 0 || block_size / num_minis % 8 != 0)
         return false;
-    delta->num_minis = delta->mini = (uint32_t)num_minis; /* no block yet */
+    delta->num_minis = delta->mini = (uint32_t)num_minis; /* no block is read yet */
     delta->mini_size = (uint32_t)(block_size / num_minis);
     delta->value = unzigzag(first);
     return true;
@@ -114,7 +114,7 @@ static bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *en
 /* Moves to the next miniblock, and to the next block after the last one. */
 static bool delta_advance(DeltaDecoder *delta)
 {
-    if (delta->mini < delta->num_minis) { /* over the one just read */
+    if (delta->mini < delta->num_minis) { /* skip the miniblock just read */
         uint64_t bytes = (uint64_t)delta->mini_size / 8 * delta->widths[delta->mini];
         if (bytes > (uint64_t)(delta->end - delta->at)) return false;
         delta->at += bytes;
@@ -149,7 +149,7 @@ static bool delta_next(DeltaDecoder *delta, int64_t *out)
     return true;
 }
 
-/* Reads to the end: where the next stream starts. */
+/* Skips all values. *out_after: where the next stream starts. */
 static bool delta_skip(DeltaDecoder *delta, const uint8_t **out_after)
 {
     DeltaDecoder run = *delta;
@@ -303,7 +303,7 @@ static Status rle_values_init(ValueDecoder *values, bool is_dictionary)
 {
     const uint8_t *at = values->at;
     if (is_dictionary) {
-        /* one byte of bit width; a page of nulls alone may have none */
+        /* one byte of bit width; a page with only nulls may lack it */
         int width = at < values->end ? *at : 0;
         FAIL_IF(width > 32, ERR_INVALID, "dictionary indices of %d bits", width);
         values->rle = (RleDecoder){.at = at + (at < values->end), .end = values->end, .width = width};
@@ -311,7 +311,7 @@ static Status rle_values_init(ValueDecoder *values, bool is_dictionary)
     }
     uint32_t len;
     values->rle = (RleDecoder){.at = at, .end = at, .width = 1};
-    if (at == values->end) return OK; /* nulls alone */
+    if (at == values->end) return OK; /* the page has only nulls */
     FAIL_IF(values->end - at < 4, ERR_INVALID, "the page is too short");
     memcpy(&len, at, 4);
     FAIL_IF(len > (size_t)(values->end - at) - 4, ERR_INVALID, "the page is too short");
@@ -323,7 +323,7 @@ static Status delta_values_init(ValueDecoder *values)
 {
     bool is_ok = true;
     values->delta = values->prefix = (DeltaDecoder){0};
-    if (values->at == values->end) return OK; /* nulls alone */
+    if (values->at == values->end) return OK; /* the page has only nulls */
     if (values->encoding == PQ_ENC_DELTA_BYTES) {
         is_ok = delta_init(&values->prefix, values->at, values->end) && delta_skip(&values->prefix, &values->at);
         values->buffer.len = 0;
@@ -348,7 +348,7 @@ Status values_init(ValueDecoder *values, const ParquetNode *leaf, int encoding, 
     case PQ_ENC_PLAIN:
         return OK;
     case PQ_ENC_DICTIONARY:
-        return rle_values_init(values, true); /* nulls alone need no dictionary */
+        return rle_values_init(values, true); /* a page with only nulls needs no dictionary */
     case PQ_ENC_RLE:
         if (leaf->type == PQ_BOOLEAN) return rle_values_init(values, false);
         is_allowed = false;

@@ -13,14 +13,14 @@ typedef union PqValue {
     Str     bytes;   /* PQ_BYTES, PQ_FIXED, PQ_INT96 (12 bytes); valid until the next value is read */
 } PqValue;
 
-/* Runs and bit-packed groups mixed ("RLE"): levels, dictionary indices, booleans. */
+/* Runs and bit-packed groups mixed (Parquet's "RLE"), for levels, dictionary indices and booleans. */
 typedef struct RleDecoder {
     const uint8_t *at, *end;
     int            width;                    /* bits of a value, 0..32 */
     bool           is_packed, is_high_first; /* is_high_first: packed from the highest bit of each byte (BIT_PACKED) */
-    uint64_t       left;                     /* values of this run */
-    uint64_t       bit;                      /* is_packed: place in the run */
-    uint32_t       value;                    /* else */
+    uint64_t       left;                     /* values of the current run not read yet */
+    uint64_t       bit;                      /* is_packed: the next bit, counted from `at` */
+    uint32_t       value;                    /* !is_packed: the run's value */
 } RleDecoder;
 bool rle_next(RleDecoder *rle, uint32_t *out); /* false when the data ends */
 
@@ -28,11 +28,11 @@ bool rle_next(RleDecoder *rle, uint32_t *out); /* false when the data ends */
 typedef struct DeltaDecoder {
     const uint8_t *at, *end;
     uint64_t       left;  /* values not read yet */
-    uint64_t       value; /* the next one (wraps as int64 does) */
+    uint64_t       value; /* the next value (wraps around) */
     uint64_t       min_delta;
     uint32_t       mini_size;       /* values of a miniblock */
-    uint32_t       num_minis, mini; /* of a block; the one in work */
-    const uint8_t *widths;          /* (num_minis) */
+    uint32_t       num_minis, mini; /* miniblocks per block; index of the current miniblock */
+    const uint8_t *widths;          /* (num_minis) bits of a value in each miniblock */
     uint32_t       mini_left;
     uint64_t       bit;
 } DeltaDecoder;
@@ -54,15 +54,15 @@ typedef struct ValueDecoder {
     const ParquetNode *leaf;
     int                encoding;
     const uint8_t     *at, *end;
-    uint64_t           bit; /* plain booleans */
+    uint64_t           bit; /* PLAIN booleans: the next bit */
     RleDecoder         rle;
     DeltaDecoder       delta, prefix;
     uint64_t           split_count, split_index;
-    StrBuf             buffer; /* DELTA_BYTES: the last value; SPLIT: this one. Kept over pages */
+    StrBuf             buffer; /* DELTA_BYTES: the last value; SPLIT: the current value. Reused for all pages */
     const PqValue     *dictionary;
     uint32_t           dictionary_len;
 } ValueDecoder;
 
-/* Starts a page of values [at, end). ERR_UNSUPPORTED or ERR_INVALID, without a place. dictionary stays as it is. */
+/* Starts a page of values [at, end). ERR_UNSUPPORTED, ERR_INVALID: the caller adds file and column. dictionary stays as it is. */
 NODISCARD Status values_init(ValueDecoder *values, const ParquetNode *leaf, int encoding, const uint8_t *at, const uint8_t *end);
 bool             values_next(ValueDecoder *values, PqValue *out); /* false: the page ends too early or is damaged */

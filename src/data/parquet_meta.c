@@ -1,5 +1,5 @@
 /* The footer is Thrift: FileMetaData at the end of the file, found through its length before the closing magic. Counts are
- * bounded by the footer's own bytes; places in the file are checked before use. */
+ * bounded by the footer's own bytes; offsets into the file are checked before use. */
 #include "data/parquet_meta.h"
 
 #include "data/thrift.h"
@@ -36,7 +36,7 @@ static int32_t read_time_unit(ThriftReader *thrift, const ThriftField *of)
     return unit;
 }
 
-/* The members of one kind of LogicalType: what is kept depends on the kind. */
+/* Reads the members of one kind of LogicalType; the kind decides which of them the node stores. */
 static void read_logical_kind(ThriftReader *thrift, ParquetNode *node, int kind)
 {
     bool is_signed = true;
@@ -163,7 +163,7 @@ static void read_chunk_meta(ThriftReader *thrift, ParquetChunk *chunk)
             thrift_skip(thrift, field.type);
         }
     }
-    /* Some writers leave 0 for no dictionary, or point behind the data. */
+    /* Without a dictionary, some writers store dictionary_page 0, others an offset after the data. */
     chunk->begin = dictionary_page > 0 && dictionary_page < data_page ? dictionary_page : data_page;
 }
 
@@ -230,7 +230,7 @@ static Status read_file_meta(MetaReader *reader, ParquetMeta *out)
     return OK;
 }
 
-/* Builds the tree below flat[*next], giving levels and leaf numbers. */
+/* Builds the tree below flat[*next], and sets levels and leaf numbers. */
 static Status link_node(MetaReader *reader, uint32_t *next, int32_t def, int32_t rep, int depth, ParquetMeta *out, int32_t *num_leaves,
                         ParquetNode **out_node)
 {
@@ -255,7 +255,8 @@ static Status link_node(MetaReader *reader, uint32_t *next, int32_t def, int32_t
     return OK;
 }
 
-/* Some writers leave the dictionary page's header out of a column's size (PARQUET-816): pages may run on for that much. */
+/* Some writers leave the dictionary page's header out of a column's size (PARQUET-816): so a column may have DICTIONARY_HEADER_BYTES
+ * more. */
 static void add_slack(ParquetChunk *chunk, size_t size)
 {
     enum { DICTIONARY_HEADER_BYTES = 100 };
@@ -275,7 +276,7 @@ static Status check_groups(const MetaReader *reader, const ParquetMeta *meta, si
             FAIL_IF(chunk->has_crypto, ERR_UNSUPPORTED, "%s: column %s is encrypted; parquet encryption is not supported", reader->path,
                     name);
             FAIL_IF(chunk->is_elsewhere, ERR_UNSUPPORTED, "%s: column %s lies in another file", reader->path, name);
-            if (meta->groups[g].num_rows == 0) continue; /* writers put anything where there are no pages */
+            if (meta->groups[g].num_rows == 0) continue; /* without pages, writers store any offsets */
             FAIL_IF(chunk->begin < 4 || chunk->size < 0 || chunk->num_values < 0 || (uint64_t)chunk->begin > size ||
                         (uint64_t)chunk->size > size - (uint64_t)chunk->begin,
                     ERR_INVALID, "%s: column %s of row group %d lies outside the file", reader->path, name, g);

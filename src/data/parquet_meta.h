@@ -1,4 +1,4 @@
-/* A parquet file's footer: the schema as a tree, and where each column chunk lies. */
+/* A parquet file's footer: the schema as a tree, and where each column chunk is. */
 #pragma once
 
 #include "base/arena.h"
@@ -9,7 +9,7 @@
 typedef enum ParquetType { PQ_BOOLEAN, PQ_INT32, PQ_INT64, PQ_INT96, PQ_FLOAT, PQ_DOUBLE, PQ_BYTES, PQ_FIXED } ParquetType;
 typedef enum ParquetRepetition { PQ_REQUIRED, PQ_OPTIONAL, PQ_REPEATED } ParquetRepetition;
 
-/* What a value means, out of logical and converted types. */
+/* What a value means, from its logical or converted type. */
 typedef enum ParquetMeaning {
     PQ_PLAIN,
     PQ_STRING,
@@ -31,13 +31,13 @@ struct ParquetNode {
     ParquetRepetition repetition;
     ParquetMeaning    meaning;
     int32_t           type;       /* ParquetType of a leaf */
-    int32_t           type_bytes; /* of PQ_FIXED */
+    int32_t           type_bytes; /* PQ_FIXED: bytes of a value */
     int32_t           scale;      /* PQ_DECIMAL */
     int32_t           unit;       /* PQ_TIMESTAMP and PQ_TIME: decimal digits of a second: 3, 6, 9 */
     ParquetNode     **children;
     int32_t           num_children;         /* 0: a leaf */
-    int32_t           leaf;                 /* a leaf's column; a group's first column */
-    int32_t           def_level, rep_level; /* at which this node is present; of its own repetition */
+    int32_t           leaf;                 /* column of a leaf; of another node: the first column below it */
+    int32_t           def_level, rep_level; /* least definition level at which the node is present; number of repeated nodes down to it */
 };
 
 typedef struct ParquetChunk {
@@ -61,5 +61,5 @@ typedef struct ParquetMeta {
     int64_t       num_rows;
 } ParquetMeta;
 
-/* All in the arena; names are copied. ERR_INVALID or ERR_UNSUPPORTED, starting with `path`. */
+/* *out is in the arena, with copies of names. ERR_INVALID, ERR_UNSUPPORTED: the message begins with `path`. */
 NODISCARD Status parquet_meta_read(Arena *arena, const char *path, const uint8_t *file, size_t size, ParquetMeta *out);

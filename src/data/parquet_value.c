@@ -29,7 +29,7 @@ static void write_date(StrBuf *out, int64_t day)
                   (long long)day_of_month);
 }
 
-/* Nanoseconds of a day; as many digits as are needed of 3, 6, 9. */
+/* nanos: nanoseconds since midnight. Writes 3, 6 or 9 digits after the second, as needed. */
 static void write_time(StrBuf *out, int64_t nanos)
 {
     int64_t second = nanos / 1000000000, rest = nanos % 1000000000;
@@ -74,7 +74,7 @@ static void write_int96(StrBuf *out, const char *bytes)
 
 enum { DECIMAL_BYTES = 32, DECIMAL_DIGITS = 78 };
 
-/* Divides a number, its highest byte first, by 10; gives the rest. */
+/* Divides a number, its highest byte first, by 10; returns the remainder. */
 static int divide_by_10(unsigned char number[DECIMAL_BYTES])
 {
     int rest = 0;
@@ -128,7 +128,7 @@ static void write_number(StrBuf *out, double value)
     else if (isfinite(value))
         json_write_double(out, value);
     else
-        strbuf_puts(out, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity"); /* what json_parse_row reads */
+        strbuf_puts(out, isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity"); /* spelled as json_parse_row reads them */
 }
 
 static void write_uuid(StrBuf *out, const char *bytes)

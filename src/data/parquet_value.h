@@ -1,4 +1,4 @@
-/* One parquet value as JSON, by what its column's type means. */
+/* Writes a parquet value as JSON, by the meaning of its column's type. */
 #pragma once
 
 #include "data/parquet_decode.h"

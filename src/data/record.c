@@ -1,4 +1,4 @@
-/* Each format is a function that finds the next record in the stream's window; what follows is the same for all. */
+/* Each format is a function that finds the next record in the stream's window; all else is the same for all formats. */
 #include "data/record.h"
 
 #include "base/str.h"
@@ -11,23 +11,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_INVALID_SHARE = 10 }; /* a text has fewer than one byte in so many that isn't UTF-8 */
+enum { MAX_INVALID_SHARE = 10 }; /* at most 1 / MAX_INVALID_SHARE of a text's bytes may be invalid UTF-8 */
 
 struct Reader {
     char *const   *paths;
-    int            count, next; /* the file to open next */
-    char          *name;        /* of bytes in memory: paths points here */
+    int            count, next; /* number of paths; index of the path to open next */
+    char          *name;        /* reader_open_bytes: the only path; `paths` points here */
     Str            bytes;
     Arena          arena; /* RecordFiles and headers */
-    RecordFile    *file;  /* the open one; NULL: none */
+    RecordFile    *file;  /* the open file; NULL: none */
     FileFormat     format;
     Stream         stream;
     ParquetReader *parquet;
-    StrBuf         row;  /* of parquet */
-    int64_t        line; /* of stream.begin; rows read, of parquet */
+    StrBuf         row;  /* parquet: the current row as JSON */
+    int64_t        line; /* line of stream.begin, from 1; parquet: number of the next row */
     int            column;
-    int64_t        offset;                      /* of stream.begin in the text: text files alone */
-    bool           in_array, is_over, is_first; /* JSON; is_first: an array that comes now is the list of rows */
+    int64_t        offset;                      /* text files: byte offset of stream.begin in the text */
+    bool           in_array, is_over, is_first; /* JSON; is_first: if an array comes next, it is the list of rows */
     bool           splits_talks;
 };
 
@@ -59,7 +59,7 @@ static Status next_jsonl(Reader *reader, Record *out, bool *out_has)
 
 /* ---- JSON: an array of values, or values one after the other ---- */
 
-/* Skips blanks; the next byte, or -1 at the end. */
+/* Skips blanks. *out: the next byte, which isn't consumed; -1 at the end. */
 static Status peek_byte(Reader *reader, int *out)
 {
     Stream *stream = &reader->stream;
@@ -73,7 +73,7 @@ static Status peek_byte(Reader *reader, int *out)
     }
 }
 
-/* Is there a byte `at` bytes behind the window's begin? Reads on to find out. */
+/* Is there a byte at offset `at` of the window? Reads on to find out. */
 static Status has_byte(Stream *stream, size_t at, bool *out_has)
 {
     while (stream->begin + at >= stream->end && !stream->at_end) TRY(stream_more(stream));
@@ -81,8 +81,8 @@ static Status has_byte(Stream *stream, size_t at, bool *out_has)
     return OK;
 }
 
-/* Where the value ends that starts `from` bytes behind the window's begin: behind its closing bracket, before a separator or
- * at the end of the text. Whether it is valid is the parser's business. */
+/* Finds the end of the value that starts at offset `from` of the window: after its closing bracket or quote, before a separator or
+ * at the end of the text. *out_end is an offset of the window, too. The parser checks whether the value is valid. */
 static Status scan_value(Stream *stream, size_t from, size_t *out_end)
 {
     size_t at = from;
@@ -110,7 +110,7 @@ static Status scan_value(Stream *stream, size_t from, size_t *out_end)
             break;
         }
     }
-    *out_end = has ? at : stream->end - stream->begin; /* a backslash may have led beyond */
+    *out_end = has ? at : stream->end - stream->begin; /* `at` may be past the end, after a backslash */
     return OK;
 }
 
@@ -137,7 +137,7 @@ static Status find_talk(Reader *reader)
     return OK;
 }
 
-/* JSON lines that begin with a list are JSON under that name: a list of rows, or lists of messages, a conversation each. */
+/* A .jsonl file that begins with a list is read as .json: it is a list of rows, or lists of messages, each a conversation. */
 static Status open_json(Reader *reader)
 {
     int c;
@@ -258,7 +258,7 @@ static Status read_csv_header(Reader *reader)
 
 /* ---- text ---- */
 
-/* Bytes of the sequence at `at` if it is UTF-8, else 0. */
+/* Length of the UTF-8 sequence at `at`; 0: it isn't UTF-8. */
 static size_t sequence_bytes(const unsigned char *at, const unsigned char *end)
 {
     size_t n = *at < 0x80 ? 1 : *at >= 0xc2 && *at < 0xe0 ? 2 : *at >= 0xe0 && *at < 0xf0 ? 3 : *at >= 0xf0 && *at < 0xf5 ? 4 : 0;
@@ -268,7 +268,7 @@ static size_t sequence_bytes(const unsigned char *at, const unsigned char *end)
     return n;
 }
 
-/* Bytes that are no UTF-8, and where the first of them is. */
+/* Counts bytes that aren't UTF-8. *out_first: offset of the first of them; not set if there is none. */
 static size_t count_invalid(Str text, size_t *out_first)
 {
     const unsigned char *begin = (const unsigned char *)text.data, *at = begin, *end = begin + text.len;
@@ -284,7 +284,7 @@ static size_t count_invalid(Str text, size_t *out_first)
     return invalid;
 }
 
-/* A binary file, or a text in another encoding, isn't what anybody means to train on. */
+/* Refuses a binary file, or a text in another encoding: nobody means to train on those. */
 static Status check_text(const Reader *reader, Str text)
 {
     const char *nul = memchr(text.data, 0, text.len), *path = reader->file->path;
@@ -303,12 +303,12 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
     Stream *stream = &reader->stream;
     while (!stream->at_end && stream->end - stream->begin <= TEXT_PART_BYTES) TRY(stream_more(stream));
     size_t len = stream->end - stream->begin;
-    /* A part ends before a line that starts with something else than a blank: no pre-tokenizer joins over that. */
+    /* A part ends before a line that doesn't start with a blank: no pre-tokenizer joins the texts before and after that. */
     if (len > TEXT_PART_BYTES) {
         const char *data = stream->data + stream->begin;
         len = TEXT_PART_BYTES;
         while (len > TEXT_PART_BYTES / 2 && !(data[len - 1] == '\n' && !strchr(" \t\r\n", data[len]))) len--;
-        while (len > TEXT_PART_BYTES / 2 - 4 && ((unsigned char)data[len] & 0xc0) == 0x80) len--; /* not within a character */
+        while (len > TEXT_PART_BYTES / 2 - 4 && ((unsigned char)data[len] & 0xc0) == 0x80) len--; /* don't cut within a UTF-8 character */
     }
     out->kind = RECORD_TEXT;
     out->bytes = (Str){stream->data + stream->begin, len};
@@ -316,7 +316,7 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
     out->column = reader->column;
     TRY(check_text(reader, out->bytes));
     out->continues = stream->begin + len < stream->end;
-    *out_has = len > 0 && (reader->offset > 0 || out->continues || str_trim(out->bytes).len > 0); /* a file of blanks is none */
+    *out_has = len > 0 && (reader->offset > 0 || out->continues || str_trim(out->bytes).len > 0); /* a file of blanks has no record */
     reader->offset += (int64_t)len;
     consume(reader, len);
     return OK;
@@ -439,7 +439,7 @@ static Status parse_json(Arena *arena, const Record *record, JsonValue *out)
     }
     Status status = json_parse_row(arena, "", record->bytes.data, record->bytes.len, out);
     if (status == OK) return OK;
-    /* ":line:column: what" of the record becomes that of the file */
+    /* the message begins with :line:column: in the record; replace both by line and column in the file */
     char      message[STATUS_MESSAGE_BYTES];
     long long line, column;
     int       used = 0;

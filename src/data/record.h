@@ -1,4 +1,4 @@
-/* Records: what a dataset's files hold, one after the other, whatever their format. Reading only finds where a record
+/* Records: the rows or documents in a dataset's files, one after the other, whatever the format. Reading only finds where a record
  * ends (one thread does it); parsing into JSON is record_parse, which many threads may do. */
 #pragma once
 
@@ -10,7 +10,7 @@ typedef enum RecordKind {
     RECORD_CSV,  /* bytes are one CSV record */
 } RecordKind;
 
-/* Bytes of a document a part holds: a longer file comes in parts that end at line ends, so that memory stays bounded. */
+/* Bytes of a part of a text: a longer file is read in parts that end at line ends, so that memory stays bounded. */
 enum { TEXT_PART_BYTES = 16 << 20 };
 
 typedef struct RecordFile {
@@ -24,29 +24,28 @@ typedef struct Record {
     RecordKind        kind;
     Str               bytes;     /* valid until the next reader_next */
     const RecordFile *file;      /* valid until reader_close */
-    int64_t           line;      /* 1-based: of its first byte; the row when file->is_rows */
-    int               column;    /* 1-based, in bytes: of its first byte */
+    int64_t           line;      /* line of its first byte, from 1; the row if file->is_rows */
+    int               column;    /* column of its first byte, in bytes from 1 */
     bool              continues; /* RECORD_TEXT: the document goes on in the next record */
 } Record;
 
 typedef struct Reader Reader;
 
-/* The data files that `path` means, sorted by their bytes, in the arena: a file; a glob; a folder, all files of known endings below it but
- * those about the dataset (README.md). With `split` (of which split.h reads the name), of a folder only the files of it: their names start
- * with it, else have it as a word, else their folders' names do; all, when none tells a split. ERR_NOT_FOUND when none, ERR_INVALID for a
- * file of an ending we don't know, unless `any_ending`. `notes` (NULL: none are kept) gets a line for each choice among files that the path
- * didn't name. */
+/* Finds the data files of a dataset; the list is in the arena, sorted bytewise. path: a file, a glob, a folder, or a dataset of the hub. A
+ * folder gives all files below it with known endings, except those about the dataset (README.md). With `split` (its name as split.h reads
+ * it), a folder gives only files whose names start with the split; if there are none, files with the split as a word in their names, else
+ * in their folders' names. If no name tells a split, the folder gives all files. ERR_NOT_FOUND: no file. ERR_INVALID: a file's ending is
+ * unknown and `any_ending` is false. `notes` (NULL: none) gets a line for each choice among files that the path didn't name. */
 NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, StrBuf *notes, char ***out_paths,
                                    int *out_count);
 
-/* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each also packed with .gz,
- * .zst, .xz or .bz2 (parquet not); everything else is text, which must be UTF-8 for the most part and has no NUL. The paths are borrowed.
- */
+/* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each but .parquet also compressed,
+ * as .gz, .zst, .xz or .bz2. All other files are text: it must be mostly UTF-8, without NUL bytes. The paths are borrowed. */
 NODISCARD Status reader_open(char *const *paths, int count, Reader **out_reader);
-/* The same over bytes that stay valid; the ending of `name` says the format. */
+/* Like reader_open, for a file in memory, borrowed until reader_close; the ending of `name` says the format. */
 NODISCARD Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader);
-/* Before the first record: the messages of a list that a .json file or a line holds become records of their own, as rows of
- * other lists are. Otherwise a list of messages ({role, content}, or ShareGPT's) is one record, a conversation. */
+/* Call it before the first record: each message of a list in a .json file, or in a line, then becomes a record. Without this call a list of
+ * messages ({role, content}, or ShareGPT's) is one record, a conversation. */
 void             reader_split_talks(Reader *reader);
 void             reader_close(Reader *reader); /* NULL is fine */
 NODISCARD Status reader_next(Reader *reader, Record *out, bool *out_has);

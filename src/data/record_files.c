@@ -14,7 +14,7 @@
 
 enum { FIND_MAX_DEPTH = 16 };
 
-/* As file_format knows them. */
+/* The endings that file_format knows. */
 #define ENDINGS ".jsonl .ndjson .json .csv .tsv .parquet .txt .text .md, each but .parquet also with .gz, .zst, .xz or .bz2"
 
 static void push_path(PathList *list, const char *path)
@@ -95,7 +95,7 @@ static Status find_in_folder(PathList *list, const char *dir, const char *split,
     return split ? keep_split(list, dir, split, notes) : OK;
 }
 
-/* glob goes on past folders that aren't there, and stops at one that can't be read. */
+/* glob skips folders that don't exist, and stops at a folder that can't be read. */
 static int fail_unless_absent(const char *path, int error)
 {
     (void)path;
@@ -103,7 +103,7 @@ static int fail_unless_absent(const char *path, int error)
     return error != ENOENT && error != ENOTDIR;
 }
 
-/* glob sorts as the process's locale does: the order of rows must not depend on that. */
+/* glob sorts as the process's locale does: the order of rows must not depend on the locale. */
 static Status find_glob(PathList *list, const char *path)
 {
     glob_t found;

@@ -5,7 +5,7 @@
 
 typedef enum FileFormat { FILE_TEXT, FILE_JSONL, FILE_JSON, FILE_CSV, FILE_TSV, FILE_PARQUET } FileFormat;
 
-/* By the ending; *out_is_known false: none that we know, which means text. */
+/* The format by the file's ending. *out_is_known false: the ending is unknown, and the file counts as text. */
 FileFormat file_format(const char *path, bool *out_is_known);
 
 typedef struct PathList {
@@ -19,8 +19,8 @@ typedef struct PathList {
 bool file_is_about(const char *name);
 void note_about(StrBuf *notes, const char *dir, const PathList *about);
 
-/* Keeps the files of a split, where any tells one. All paths begin with `dir` and a slash. */
+/* Keeps only the files of a split, if names of files or folders show their splits. All paths begin with `dir` and a slash. */
 NODISCARD Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *notes);
 
-/* Appends to `notes` (may be NULL) a warning that `path` has no split of this name, and `why`. "" and train need none. */
+/* Appends to `notes` (may be NULL) a warning that `path` has no split of this name, and `why`. No warning for "" and train. */
 void note_no_split(StrBuf *notes, const char *path, const char *split, const char *why);

@@ -1,4 +1,4 @@
-/* Which files of a dataset's folder are read: those of the split, and none that only tell about the dataset. */
+/* Which files of a dataset's folder are read: those of the split, without those that only tell about the dataset. */
 #include "data/record_internal.h"
 #include "files/file.h"
 
@@ -23,7 +23,7 @@ bool file_is_about(const char *name)
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         size_t len = strlen(texts[i]);
         if (strncasecmp(name, texts[i], len) != 0) continue;
-        bool is_variant = (name[len] == '-' || name[len] == '_') && strncmp(name, texts[i], len) == 0; /* LICENSE-MIT.txt */
+        bool is_variant = (name[len] == '-' || name[len] == '_') && strncmp(name, texts[i], len) == 0; /* for example LICENSE-MIT.txt */
         if (name[len] == '.' || is_variant) return true;
     }
     return false;
@@ -40,7 +40,7 @@ void note_about(StrBuf *notes, const char *dir, const PathList *about)
 
 /* ---- splits ---- */
 
-/* Words that say a split, as on the hub: those of a row mean the same. */
+/* Words for splits in names of files and folders, as on the hub. Words of one row mean the same split. */
 static const char *const usual[][5] = {
     {"train", "training"},
     {"validation", "valid", "val", "dev"},
@@ -66,7 +66,7 @@ static const char *name_of(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* The row of `usual` that a file's own name tells, -1: none. */
+/* The row of `usual` that has a word of the file's own name; -1: none. */
 static int split_of_name(const char *name)
 {
     for (int i = 0; i < NUM_USUAL; i++)
@@ -83,10 +83,10 @@ static int row_of(const char *split)
     return -1;
 }
 
-/* What tells a file's split, the surest first. */
+/* Where in its path a file has the word for its split, the surest place first. */
 typedef enum Evidence { NAME_BEGINS, NAME_HAS, FOLDER_HAS, NUM_EVIDENCES } Evidence;
 
-/* `below`: the path from the dataset's folder on. */
+/* Whether a file's path shows by `evidence` that the file is of the split. `below`: the path from the dataset's folder on. */
 static bool is_of_split(const char *below, const char *split, Evidence evidence)
 {
     const char *name = name_of(below);
@@ -103,11 +103,11 @@ static int count_of_split(const PathList *list, const char *dir, const char *spl
     return count;
 }
 
-/* The word and the evidence by which some files are of the split; false: by none. */
+/* The word and the evidence that show that some files are of the split; false: nothing shows it. */
 static bool find_evidence(const PathList *list, const char *dir, const char *split, const char **out_word, Evidence *out_evidence)
 {
     int row = row_of(split);
-    for (int k = -1; k < NUM_WORDS; k++) { /* first the word itself */
+    for (int k = -1; k < NUM_WORDS; k++) { /* k -1: the word `split` itself */
         *out_word = k < 0 ? split : row < 0 ? NULL : usual[row][k];
         if (!*out_word) return false;
         for (*out_evidence = k < 0 ? NAME_BEGINS : NAME_HAS; *out_evidence < NUM_EVIDENCES; ++*out_evidence)
@@ -116,7 +116,7 @@ static bool find_evidence(const PathList *list, const char *dir, const char *spl
     return false;
 }
 
-/* The row of `usual` that a file tells, by its own name, else by its folders'. */
+/* The row of `usual` that has a word of the file's own name, or else of its folders' names; -1: none. */
 static int split_of_file(const char *below)
 {
     int told = split_of_name(name_of(below));
@@ -131,7 +131,7 @@ static bool begins_with_split(const char *name)
     return false;
 }
 
-/* The first file that tells another split than the row's, NULL: none does. */
+/* The first file whose path has a word for another split than usual[row]; NULL: none has. */
 static const char *first_of_other(const PathList *list, const char *dir, int row)
 {
     for (int i = 0; i < list->count; i++) {
@@ -142,7 +142,7 @@ static const char *first_of_other(const PathList *list, const char *dir, int row
     return NULL;
 }
 
-/* A text's name may say what it is about ("how-to-train.md"): where some tell no split, others don't tell theirs either. */
+/* Does some text file have no word for a split? Then "train" in other files' names may be their subject ("how-to-train.md"). */
 static bool has_untold_text(const PathList *list, const char *dir)
 {
     bool is_known;
@@ -164,7 +164,7 @@ Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *no
     bool        is_told = find_evidence(list, dir, split, &word, &evidence), is_train = row_of(split) == TRAIN;
     FAIL_IF(!is_told && other && !is_train, ERR_NOT_FOUND, "%s: no file of split \"%s\": none has the word in its name or its folder's",
             dir, split);
-    if (is_train && evidence != NAME_BEGINS) is_told &= other && !has_untold_text(list, dir); /* train is the default too */
+    if (is_train && evidence != NAME_BEGINS) is_told &= other && !has_untold_text(list, dir); /* train may be only a default */
     if (!is_told && !other && !is_train)
         note_no_split(notes, dir, split, "no file of the folder tells one by its name; the rows of all are taken");
     if (!is_told && other && notes)

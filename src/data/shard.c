@@ -17,7 +17,7 @@ struct Shard {
     bool               is_mapped;
     ShardHeader        header;
     ShardInfo          info;
-    const uint64_t    *mask;    /* NULL: all trained */
+    const uint64_t    *mask;    /* NULL: all tokens are trained */
     const uint64_t    *index;   /* (num_documents + 1) */
     const ShardColumn *columns; /* (header.num_columns) */
     const float       *numbers; /* (num_tokens, header.token_numbers) */

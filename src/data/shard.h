@@ -1,8 +1,8 @@
 /* Token shards: what tokenizing leaves on disk and training maps into memory.
  *
  * A shard file is little-endian: a 128-byte header, the token ids (u16 when the vocabulary fits, else u32), one mask bit
- * a token where not every token is trained, the documents' first tokens, and the columns of numbers that tokens have besides. A document
- * is reached in O(1).
+ * per token unless every token is trained, the index of each document's first token, and columns of numbers for inputs of a program's own.
+ * A document is found in O(1).
  * A dataset folder holds shard-00000.tokens, shard-00001.tokens, ... and dataset.json, written last. */
 #pragma once
 
@@ -14,13 +14,13 @@ enum { SHARD_VERSION = 1, SHARD_HEADER_BYTES = 128, SHARD_NAME_MAX = 64, SHARD_M
 
 typedef struct Shard Shard;
 
-/* Numbers of each token, for an input of a program's own: `size` of them a token, floats; NaN: the data gave none. */
+/* A column: `size` floats for each token, for an input of a program's own. NaN: the data gave no number. */
 typedef struct ShardColumn {
-    char    name[SHARD_NAME_MAX]; /* of the input */
+    char    name[SHARD_NAME_MAX]; /* the input's name */
     int64_t size;
-    int64_t has_fractions; /* 0: all are whole */
-    int64_t has_ignored;   /* LABEL_IGNORE is among them */
-    double  least, most;   /* of the others; least > most: there are none */
+    int64_t has_fractions; /* 0: all numbers are whole */
+    int64_t has_ignored;   /* LABEL_IGNORE is among the numbers */
+    double  least, most;   /* least and most number, except NaN and LABEL_IGNORE; least > most: no such number */
 } ShardColumn;
 
 /* What the header says. */
@@ -35,7 +35,7 @@ typedef struct ShardInfo {
 
 /* Maps a shard and checks header, sizes and index. ERR_INVALID names the file and what is wrong. */
 NODISCARD Status shard_open(const char *path, Shard **out_shard);
-/* The same over bytes that stay valid, at an address that is a multiple of 8; `name` is the path in errors. */
+/* Like shard_open, for a file in memory, borrowed until shard_close, at an address that is a multiple of 8. Errors call it `name`. */
 NODISCARD Status shard_open_bytes(const char *name, const void *data, size_t size, Shard **out_shard);
 void             shard_close(Shard *shard); /* NULL is fine */
 const ShardInfo *shard_info(const Shard *shard);
@@ -53,22 +53,23 @@ static inline bool mask_bit(const uint64_t *words, int64_t index)
 {
     return words[index >> 6] >> (index & 63) & 1;
 }
-/* Bit i says that token i is trained; NULL when every one is. */
+/* The mask: bit i says that token i is trained. NULL: every token is trained. */
 const uint64_t *shard_mask(const Shard *shard);
 
-/* The columns, in the order in which a token has their numbers. */
+/* The columns, in the order of their numbers within a token. */
 const ShardColumn *shard_columns(const Shard *shard, int *out_count);
-/* Copies a column's numbers of tokens [begin, begin + count), row by row. */
+/* Copies a column's numbers of tokens [begin, begin + count) to out_numbers, (count, column's size). */
 void shard_read_column(const Shard *shard, int column, int64_t begin, int64_t count, float *out_numbers);
 
 /* Writing: append tokens, end documents, then commit (fsync, rename) or abort; either frees the writer. Tokens stream to
  * disk; masks, the index and columns wait in memory. */
 typedef struct ShardWriter ShardWriter;
 NODISCARD Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t vocab_size, bool has_mask, ShardWriter **out_writer);
-/* mask: a byte a token, 0 or 1; NULL: all trained. Ids must be within the vocabulary (CHECK). */
+/* mask: one byte per token, 0 or 1; NULL: all are trained. Ids must be within the vocabulary (CHECK). */
 NODISCARD Status shard_writer_append(ShardWriter *writer, const int32_t *ids, const uint8_t *mask, int64_t count);
 NODISCARD Status shard_writer_end_document(ShardWriter *writer);
-/* Before the first token: names and sizes count. Then of every token that is appended the numbers of all columns, one after the other. */
+/* Call set_columns before appending the first token; it reads names and sizes only. append_numbers gets the numbers of every appended
+ * token: the first token's numbers of the first column, of the second, and so on, then the next token's. */
 void             shard_writer_set_columns(ShardWriter *writer, const ShardColumn *columns, int count);
 void             shard_writer_append_numbers(ShardWriter *writer, const float *numbers, int64_t num_tokens);
 int64_t          shard_writer_tokens(const ShardWriter *writer);
@@ -83,14 +84,14 @@ typedef struct ShardSet {
     int64_t  num_tokens, num_documents, num_trained;
     uint64_t tokenizer_hash;
     int32_t  vocab_size;
-    bool     has_mask; /* of any shard */
+    bool     has_mask; /* some shard has a mask */
 } ShardSet;
 
-/* The index of the column for the input of that name, which all shards of a set have alike; -1: there is none. *out (NULL: not asked for):
- * what is true of all shards together. */
+/* The index of an input's column, the same in all shards. -1: some shard has it at another index or lacks it. *out (may be NULL): the
+ * column, with facts over all shards together; with `out`, -1 also means that shards differ in its size. */
 int shard_set_column(const ShardSet *set, const char *input, ShardColumn *out);
 
-/* dir: a dataset folder, or one shard file. ERR_NOT_FOUND when it holds none; ERR_INVALID when the shards' tokenizers
- * differ or one is missing in the row of numbers. */
+/* dir: a dataset folder, or one shard file. Shards are opened up to the first number that is missing. ERR_NOT_FOUND: there is no shard.
+ * ERR_INVALID: the shards' tokenizers differ. */
 NODISCARD Status shard_set_open(const char *dir, ShardSet *out_set);
 void             shard_set_close(ShardSet *set);

@@ -4,11 +4,11 @@
  *   tokens      num_tokens x token_bytes, padded with zeros to 8 bytes
  *   mask        ceil(num_tokens / 64) words, bit i of word i / 64: token i is trained; only with SHARD_HAS_MASK
  *   documents   (num_documents + 1) words: first token of each document, and num_tokens
- *   columns     num_columns x ShardColumn; only with SHARD_HAS_COLUMNS, as what follows
+ *   columns     num_columns x ShardColumn; only with SHARD_HAS_COLUMNS, like the numbers
  *   numbers     num_tokens x token_numbers floats, padded with zeros to 8 bytes
  *
- * data_checksum folds XXH3 over consecutive blocks of SHARD_BLOCK_BYTES of what follows the header, each block seeded with
- * the hash before it. */
+ * data_checksum folds XXH3 over consecutive blocks of SHARD_BLOCK_BYTES of the bytes after the header, each block seeded with
+ * the hash of the blocks before it. */
 #pragma once
 
 #include "data/shard.h"
@@ -27,9 +27,9 @@ typedef struct ShardHeader {
     uint64_t num_tokens, num_documents, num_trained;
     uint64_t file_size;
     uint64_t data_checksum;
-    uint64_t num_columns, token_numbers; /* token_numbers: of all columns together */
+    uint64_t num_columns, token_numbers; /* token_numbers: numbers per token, of all columns together */
     uint64_t reserved[4];
-    uint64_t header_checksum; /* of all before it */
+    uint64_t header_checksum; /* hash of all fields before it */
 } ShardHeader;
 _Static_assert(sizeof(ShardHeader) == SHARD_HEADER_BYTES, "header size");
 
@@ -37,7 +37,7 @@ typedef struct ShardLayout {
     uint64_t mask, index, columns, numbers, end; /* byte offsets in the file */
 } ShardLayout;
 
-/* Counts must have been bounded by the file's size before, so that nothing overflows. */
+/* The caller has checked the counts against the file's size, so that nothing overflows. */
 static inline ShardLayout shard_layout(const ShardHeader *h)
 {
     ShardLayout out;

@@ -1,9 +1,9 @@
-/* Writing shards: tokens go through one block buffer to PATH.tmp, the header is put in front when all is known, then
+/* Writing shards: tokens go through one block buffer to PATH.tmp, the header is written at the front when all is known. Then
  * fsync and rename: PATH is either absent or whole.
  *
- * Full blocks go past the page cache where the file system can do that: there a copy into fresh pages costs more than the rest
- * of writing, and pushes out what is being read. For that every write begins at a multiple of the block: the buffer lies
- * SHARD_HEADER_BYTES behind the blocks that are hashed. */
+ * Full blocks bypass the page cache (O_DIRECT) if the file system can do that: copying them into fresh pages of the cache costs more than
+ * the rest of writing, and evicts files that are being read. For O_DIRECT every write begins at a multiple of the block in the file. As
+ * hashed blocks begin after the header, a written block begins SHARD_HEADER_BYTES before a hashed one. */
 #include "data/shard_format.h"
 #include "base/array.h"
 #include "base/avx2.h"
@@ -17,15 +17,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DIRECT_ALIGN = 4096 }; /* of buffers: what devices ask for at most */
+enum { DIRECT_ALIGN = 4096 }; /* alignment of buffers: the largest that devices ask for */
 
 struct ShardWriter {
     char       *path, *temporary;
     int         fd;
     ShardHeader header;
-    char       *buffer; /* SHARD_HEADER_BYTES that wait to be written, then a block */
+    char       *buffer; /* bytes to write: SHARD_HEADER_BYTES from before the current hashed block, then that block */
     size_t      block_used;
-    bool        is_direct; /* past the page cache */
+    bool        is_direct; /* writes bypass the page cache */
     uint64_t   *mask;      /* heap, grows */
     size_t      mask_words;
     uint64_t   *index; /* heap, grows: first token of each ended document */
@@ -47,7 +47,7 @@ static Status write_all(ShardWriter *writer, const void *data, size_t size)
     while (size > 0) {
         ssize_t n = write(writer->fd, from, size);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EINVAL && writer->is_direct) { /* wants another alignment */
+        if (n < 0 && errno == EINVAL && writer->is_direct) { /* the file system wants another alignment */
             set_direct(writer, false);
             continue;
         }
@@ -72,7 +72,7 @@ static Status flush_block(ShardWriter *writer)
     return OK;
 }
 
-/* What is left is no whole block. */
+/* Writes the buffer's rest, which isn't a whole block and so can't bypass the page cache. */
 static Status flush_rest(ShardWriter *writer)
 {
     if (writer->block_used > 0) hash_block(writer);
@@ -117,7 +117,7 @@ Status shard_writer_open(const char *path, uint64_t tokenizer_hash, int32_t voca
     writer->temporary = malloc_or_end(len + 5);
     writer->buffer = aligned_alloc(DIRECT_ALIGN, DIRECT_ALIGN + SHARD_BLOCK_BYTES);
     if (!writer->path || !writer->buffer) fatal_out_of_memory(SHARD_BLOCK_BYTES);
-    memset(writer->buffer, 0, SHARD_HEADER_BYTES); /* the header's place */
+    memset(writer->buffer, 0, SHARD_HEADER_BYTES); /* room for the header */
     memcpy(writer->temporary, path, len);
     memcpy(writer->temporary + len, ".tmp", 5);
     ShardHeader *h = &writer->header;
@@ -151,7 +151,7 @@ static uint64_t flag_bits(const uint8_t *mask, int64_t count)
     return bits;
 }
 
-/* mask NULL: all trained. Returns how many are. */
+/* Appends flags of `count` tokens; mask NULL: all are trained. Returns the number of trained tokens. */
 static uint64_t append_mask(ShardWriter *writer, const uint8_t *mask, int64_t count)
 {
     uint64_t at = writer->header.num_tokens, trained = 0;

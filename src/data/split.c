@@ -12,7 +12,7 @@
 
 /* ---- what is written ---- */
 
-/* A number of at most 18 digits, or nothing; *at moves behind it. */
+/* Parses a number of at most 18 digits, or nothing; *at moves after it. false: too long, or a wrong percentage. */
 static bool parse_end(const char **at, SplitEnd *out)
 {
     const char *digits = *at + (**at == '-');
@@ -56,7 +56,7 @@ static Status open_rows(const DatasetOptions *dataset, char *const *paths, int c
     return OK;
 }
 
-/* Reads up to `most` documents. */
+/* Reads up to `most` documents; *out_count: the number read. */
 static Status skip_documents(Reader *reader, int64_t most, int64_t *out_count)
 {
     Record record;
@@ -93,7 +93,7 @@ static Status count_rows(const DatasetOptions *dataset, char *const *paths, int 
     return OK;
 }
 
-/* A place among the rows, as the datasets library rounds it. */
+/* The end of a slice as the index of a row, rounded as the datasets library does. */
 static int64_t place_of(SplitEnd end, int64_t rows)
 {
     int64_t at = end.is_percent ? (int64_t)rint((double)end.value * (double)rows / 100.0) : end.value;

@@ -4,7 +4,7 @@
 #include "data/format.h"
 #include "data/record.h"
 
-/* One end of a slice: rows, or percent of them; negative: from the end. */
+/* One end of a slice: a number of rows, or percent of all rows; negative: counted from the last row. */
 typedef struct SplitEnd {
     bool    is_set, is_percent;
     int64_t value;
@@ -16,9 +16,9 @@ typedef struct Split {
     SplitEnd from, to;
 } Split;
 
-/* NULL or "": no name and no slice. ERR_INVALID for a bracket that is no slice, and for sums and roundings. */
+/* NULL or "": no name and no slice. ERR_INVALID: a bracket that is no slice, a sum (train+test), or a rounding in parentheses. */
 NODISCARD Status split_parse(const char *text, Split *out);
 
-/* Opens the files' rows at the first that the dataset takes. *out_most: how many it takes at most; 0: all that follow.
- * ERR_INVALID if its slice holds none. Percent and ends counted from behind need the number of rows: all files are read for it. */
+/* Opens a reader at the first row that the dataset takes. *out_most: the most rows it takes; 0: all that follow. ERR_INVALID: its slice
+ * holds no row. For percentages, and ends counted from the last row, all files are read to count their rows. */
 NODISCARD Status dataset_reader_open(const DatasetOptions *dataset, char *const *paths, int count, Reader **out_reader, int64_t *out_most);

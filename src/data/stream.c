@@ -16,12 +16,12 @@
 enum { INPUT_BYTES = 1 << 17, WINDOW_FIRST_BYTES = 1 << 18, WINDOW_MEMORY_BYTES = 1 << 12 };
 
 struct StreamSource {
-    int                  fd;     /* -1: memory */
-    Str                  memory; /* not read yet */
+    int                  fd;     /* -1: the input is memory */
+    Str                  memory; /* the part of the memory not read yet */
     Coding               coding;
     Unpacker             unpacker;
-    const unsigned char *input;  /* buffer, or the memory itself */
-    unsigned char       *buffer; /* INPUT_BYTES; NULL: memory */
+    const unsigned char *input;  /* `buffer`, or the memory itself */
+    unsigned char       *buffer; /* (INPUT_BYTES) NULL: the input is memory */
     size_t               input_at, input_end;
     bool                 input_done;
     uint64_t             read_bytes, given_bytes, file_bytes;
@@ -45,7 +45,7 @@ static Status input_fill(const char *path, StreamSource *source)
     if (source->input_at < source->input_end || source->input_done) return OK;
     size_t n = 0;
     if (source->fd < 0) {
-        n = source->memory.len; /* all at once */
+        n = source->memory.len; /* all of the memory at once */
         source->input = (const unsigned char *)source->memory.data;
         source->memory.len = 0;
         source->read_bytes += n;
@@ -69,13 +69,13 @@ static Status unpack(const char *path, StreamSource *source, char *out, size_t r
     return OK;
 }
 
-/* At least one byte into out[0..room), or *given = 0 at the end. */
+/* Reads at least one byte into out[0..room); *given 0: the end. */
 static Status source_read(const char *path, StreamSource *source, char *out, size_t room, size_t *given)
 {
     *given = 0;
     while (*given == 0) {
         if (source->coding == CODING_PLAIN && source->fd >= 0 && source->input_at == source->input_end)
-            return read_file(path, source, out, room, given); /* straight into the window */
+            return read_file(path, source, out, room, given); /* no coding: read straight into the window */
         TRY(input_fill(path, source));
         bool is_empty = source->input_at == source->input_end;
         if (source->coding == CODING_PLAIN) {
@@ -133,7 +133,7 @@ static Status source_open(const char *path, StreamSource *source)
     return OK;
 }
 
-/* Tells the coding by the first bytes, of which a pipe may give fewer at a time. */
+/* Finds the coding from the first CODING_BYTES. A pipe may have to be read several times to get these. */
 static Status source_init(const char *path, StreamSource *source)
 {
     TRY(input_fill(path, source));

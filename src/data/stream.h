@@ -26,16 +26,16 @@ typedef struct Stream {
 
 /* ERR_NOT_FOUND, ERR_IO. A UTF-8 byte order mark is skipped; a UTF-16 or UTF-32 one is ERR_UNSUPPORTED. */
 NODISCARD Status stream_open(const char *path, Stream *out_stream);
-/* The same over bytes that stay valid; `name` is the path in errors. */
+/* Like stream_open, for a file in memory, borrowed until stream_close; `name` is the path in errors. */
 NODISCARD Status stream_open_bytes(const char *name, Str bytes, Stream *out_stream);
 void             stream_close(Stream *stream); /* zero-initialised is fine */
 
-/* Reads more behind data[end), or sets at_end. data may move; begin may become 0. A window of more than RECORD_MAX_BYTES
+/* Appends more bytes at data[end), or sets at_end. data may move; begin may become 0. A window of more than RECORD_MAX_BYTES
  * is an error. */
 NODISCARD Status stream_more(Stream *stream);
 
 /* Share of the file's bytes read so far, 0..1. */
 double stream_fraction(const Stream *stream);
 
-/* The next line without its \n or \r\n, valid until the next call. false at the end. */
+/* The next line without its \n or \r\n, valid until the next call. *out_has false: the end. */
 NODISCARD Status stream_line(Stream *stream, Str *out_line, bool *out_has);

@@ -42,7 +42,7 @@ static void warn_of_rows(const char *path)
         log_warn("%s is read as plain text, with its field names and quotes; write its texts to a .txt file to leave them out", path);
 }
 
-/* What can't be mapped: standard input, a pipe. */
+/* Is it a file that can't be mapped, such as standard input or a pipe? */
 static Status is_stream(const char *path, bool *out)
 {
     struct stat info;

@@ -32,16 +32,16 @@ typedef struct ThriftField {
     ThriftType type;
 } ThriftField;
 
-/* The next field of a struct; false at its end (or on failure). *field starts zero-initialised and is carried along. */
+/* The next field of a struct; false at its end (or on failure). *field is zeroed before the first call; later calls need it unchanged. */
 bool thrift_field(ThriftReader *reader, ThriftField *field);
 
 /* The value of a field just read; a value of another type is skipped and gives the fallback. */
 int64_t thrift_int(ThriftReader *reader, const ThriftField *field, int64_t fallback);
 bool    thrift_bool(ThriftReader *reader, const ThriftField *field);
-Str     thrift_binary(ThriftReader *reader, const ThriftField *field); /* into the input */
+Str     thrift_binary(ThriftReader *reader, const ThriftField *field); /* points into the input */
 
-/* Starts a list: its length (0 when the field is no list of `item`; it is then skipped). Items are structs, read with
- * thrift_field. The length is at most the bytes left. */
+/* Starts a list and returns its length, at most the bytes left. 0 if the field is no list of `item`; the field is then skipped. Items are
+ * structs, read with thrift_field. */
 uint32_t thrift_list(ThriftReader *reader, const ThriftField *field, ThriftType item);
 
 void thrift_skip(ThriftReader *reader, ThriftType type);

@@ -30,21 +30,21 @@ typedef struct Pipeline {
     RowFormat          format;
     MaskRules         *rules;
     ShardColumn        columns[SHARD_MOST_COLUMNS];
-    int64_t            token_numbers; /* of all columns */
+    int64_t            token_numbers; /* numbers per token, of all columns */
     UnitContext        context;
-    int                lock_fd; /* -1: none */
+    int                lock_fd; /* -1: the folder isn't locked */
     int64_t            shard_tokens;
     ShardWriter       *writer; /* NULL between shards */
     DoneShards         done;
-    bool              *is_damaged;     /* (done.count) at the start; NULL: none is */
-    int64_t            remake_end;     /* a damaged shard is made anew up to this row; 0: none */
-    int64_t            rows_read;      /* parts of a text count each */
-    int64_t            documents_read; /* they count once */
-    int64_t            most_rows;      /* of the dataset; 0: all */
-    bool               in_document;    /* the last unit's document goes on */
+    bool              *is_damaged;     /* by shard: must it be made anew? NULL: no shard must be */
+    int64_t            remake_end;     /* row at which the damaged shard ends that is being made anew; 0: no shard is */
+    int64_t            rows_read;      /* records read: every part of a text counts */
+    int64_t            documents_read; /* documents read: the parts of a text count once together */
+    int64_t            most_rows;      /* most documents that the dataset takes; 0: all */
+    bool               in_document;    /* the last document written continues in the next unit */
     Record             held;           /* a record read and not yet in a unit */
     bool               has_held, was_part;
-    bool               goes_on; /* the last record's document does */
+    bool               goes_on; /* the last record's document continues in the next record */
 
     pthread_t       threads[MAX_THREADS];
     int             num_threads;
@@ -52,7 +52,7 @@ typedef struct Pipeline {
     pthread_cond_t  changed;
     Unit           *units; /* ring */
     int             num_units;
-    int64_t         filled, taken, written; /* units so far; under the lock but for `written` */
+    int64_t         filled, taken, written; /* units so far; `lock` guards all but `written` */
     bool            stop;
 } Pipeline;
 
@@ -85,7 +85,7 @@ static Status start_workers(Pipeline *p)
 {
     int want = p->job->num_threads > 0 ? p->job->num_threads : pool_usable_cores();
     if (want > MAX_THREADS) want = MAX_THREADS;
-    p->num_units = 2 * want + 14; /* what workers go on with while this thread waits for the disk */
+    p->num_units = 2 * want + 14; /* enough for workers to go on while this thread waits for the disk */
     p->units = calloc_or_end((size_t)p->num_units, sizeof *p->units);
     for (; p->num_threads < want; p->num_threads++)
         FAIL_IF(c_locale_thread(&p->threads[p->num_threads], worker_main, p) != 0, ERR_INTERNAL, "cannot start a thread");
@@ -121,7 +121,7 @@ static Status fill_unit(Pipeline *p, Unit *unit, bool *out_has)
         if (!has) break;
         bool is_part = record.kind == RECORD_TEXT && (record.continues || p->was_part);
         if (is_part && unit->num_records > 0) {
-            p->held = record; /* its bytes stay valid: nothing is read before it is taken */
+            p->held = record; /* the record's bytes stay valid: nothing more is read before the record is taken */
             p->has_held = true;
             break;
         }
@@ -157,7 +157,7 @@ static Status commit_shard(Pipeline *p)
     p->writer = NULL;
     if (!writer) return OK;
     TRY(shard_writer_commit(writer, &info));
-    if (p->remake_end) return OK; /* counted before */
+    if (p->remake_end) return OK; /* the report counted it when the shard was first made */
     done_shards_add(&p->arena, &p->done);
     p->report->num_documents += info.num_documents;
     p->report->num_tokens += info.num_tokens;
@@ -241,7 +241,7 @@ static Status run_units(Pipeline *p)
     return commit_shard(p);
 }
 
-/* Where the first row has but nulls, a later one says how many numbers a token has. Its errors are told when it is tokenized. */
+/* If the first row has only nulls, a later row shows how many numbers a token has. Errors of rows are reported when they are tokenized. */
 static void show_columns(Pipeline *p, Reader *reader, Arena *arena)
 {
     const DatasetOptions *options = p->job->dataset;
@@ -257,7 +257,7 @@ static void show_columns(Pipeline *p, Reader *reader, Arena *arena)
     columns_settle(options, &p->format);
 }
 
-/* The format comes from the first row that can be read; reading starts again after. */
+/* Detects the format from the first row that can be read, by a reader of its own. */
 static Status detect_format(Pipeline *p)
 {
     Record    record;
@@ -271,7 +271,7 @@ static Status detect_format(Pipeline *p)
     if (status == OK && !has) status = status_fail(ERR_INVALID, "%s: the dataset is empty", p->job->dataset->path);
     while (status == OK && has) {
         arena_reset(&arena);
-        if (record.kind == RECORD_TEXT) { /* a document as it stands: no need to look into it */
+        if (record.kind == RECORD_TEXT) { /* a whole document: no need to look into it */
             row = (JsonValue){.type = JSON_OBJECT, .count = 1, .members = arena_new(&arena, JsonMember)};
             row.members[0] = (JsonMember){str_of("text"), {.type = JSON_STRING, .string = str_of("")}};
         } else {
@@ -283,7 +283,7 @@ static Status detect_format(Pipeline *p)
         }
         if (status == OK || !p->job->dataset->skip_bad_rows) break;
         Status next = reader_next(reader, &record, &has);
-        if (next != OK || !has) break; /* every row is bad: the last one's message stands */
+        if (next != OK || !has) break; /* every row is bad: report the error of the last */
         status = OK;
     }
     if (status == OK) show_columns(p, reader, &arena);
@@ -300,7 +300,7 @@ static Status skip_rows(Pipeline *p, int64_t until)
     return OK;
 }
 
-/* Of each damaged shard the rows are read again; the counts are known. Units begin as they did, so that the bytes are the same. */
+/* Makes damaged shards anew from their rows; the report's counts stay. Units begin at the same rows again, so the bytes are the same. */
 static Status remake_damaged(Pipeline *p)
 {
     TokenizeReport   report = *p->report;
@@ -318,7 +318,7 @@ static Status remake_damaged(Pipeline *p)
     return OK;
 }
 
-/* Do the shards hold what is counted? */
+/* Do the shards hold as many tokens and documents as the report counts? */
 static bool adds_up(const Pipeline *p)
 {
     ShardSet set;
@@ -356,7 +356,7 @@ static Status run(Pipeline *p)
     TRY(mask_rules_create(p->job->tokenizer, p->job->tmpl, p->job->dataset->train_on, &p->rules));
     columns_describe(p->job->dataset, &p->format, p->columns);
     for (int i = 0; i < p->job->dataset->num_inputs; i++) p->token_numbers += p->columns[i].size;
-    if (p->token_numbers) p->shard_tokens = p->shard_tokens / (1 + p->token_numbers) + 1; /* columns of a shard wait in memory */
+    if (p->token_numbers) p->shard_tokens = p->shard_tokens / (1 + p->token_numbers) + 1; /* a shard's columns stay in memory */
     p->context = (UnitContext){p->job->dataset, &p->format, mask_rules_traits(p->rules)};
     TRY(dataset_reader_open(p->job->dataset, p->key.paths, p->key.num_paths, &p->reader, &p->most_rows));
     TRY(start_workers(p));
@@ -387,7 +387,7 @@ static void pipeline_deinit(Pipeline *p)
 
 /* ---- what is there already ---- */
 
-/* Of the shards' file_stamp; 0: one was just written. */
+/* A hash of the shards' file_stamp; 0: some shard was just written. */
 static uint64_t shards_stamp(Pipeline *p)
 {
     uint64_t stamp = 0;
@@ -414,10 +414,10 @@ static void check_task(void *context, int64_t number, int worker)
 {
     Pipeline *p = context;
     (void)worker;
-    p->is_damaged[number] = check_shard(p, (int)number) != OK; /* the message is of this worker's thread */
+    p->is_damaged[number] = check_shard(p, (int)number) != OK; /* the error message stays in this worker's thread */
 }
 
-/* Finds the damaged shards, and says which they are. */
+/* Finds the damaged shards. If there are any, warns with the error of the first. */
 static Status check_shards(Pipeline *p)
 {
     ThreadPool *pool;
@@ -448,8 +448,8 @@ static void forget(Pipeline *p)
     p->done = (DoneShards){0};
 }
 
-/* Is every shard that dataset.json counts there and sound? Checksums are compared once for each stamp of the shards, which
- * verified.txt holds. */
+/* Are all shards that dataset.json counts present and sound? verified.txt holds the stamp of shards whose checksums were compared; with
+ * the same stamp they aren't compared again. */
 static Status check_whole(Pipeline *p, bool *out_is_whole)
 {
     const char *path = dir_path(p, "verified.txt");
@@ -467,7 +467,7 @@ static Status check_whole(Pipeline *p, bool *out_is_whole)
         forget(p);
     }
     if (*out_is_whole && is_settled && file_write_atomic(path, stamp, strlen(stamp)) != OK)
-        status_clear(); /* a cache that can't be written: the next start compares again */
+        status_clear(); /* verified.txt can't be written: the next start compares again */
     return OK;
 }
 
@@ -483,7 +483,7 @@ static Status load_report(Pipeline *p, const char *name, bool *out_is_loaded)
     return OK;
 }
 
-/* What is there already: all of it, or the shards of a dataset that was begun. */
+/* Looks at what the folder holds already: the whole dataset, or shards of an unfinished one. */
 static Status look(Pipeline *p, bool *out_is_whole)
 {
     bool is_loaded;
@@ -511,8 +511,8 @@ static void pipeline_init(Pipeline *p, const TokenizeJob *job, TokenizeReport *r
     pthread_cond_init(&p->changed, NULL);
 }
 
-/* One process at a time works in a folder. A cache that can't be written is only read: if something is missing there, writing says
- * what is wrong. */
+/* Locks the folder: one process at a time works in it. Errors are ignored, as a cache that can't be written may still be read; if
+ * something is missing in it, writing reports the error. */
 static void lock_dir(Pipeline *p)
 {
     const char *dir = p->report->dir,
@@ -526,8 +526,8 @@ static Status make(Pipeline *p)
     lock_dir(p);
     TRY(look(p, &p->report->was_cached));
     if (p->report->was_cached) return OK;
-    TRY(file_make_dirs(p->report->dir)); /* says what lock_dir didn't */
-    /* It isn't whole until dataset.json is written again; if this is killed, the sound shards stay known. */
+    TRY(file_make_dirs(p->report->dir)); /* reports the error that lock_dir ignored */
+    /* The folder isn't whole until dataset.json is written again. If the process is killed before, progress.json still has the shards. */
     if (p->done.count > 0) TRY(tokenize_report_save(dir_path(p, "progress.json"), p->report, &p->done));
     TRY(file_remove_tree(dir_path(p, "dataset.json")));
     return run(p);

@@ -1,4 +1,4 @@
-/* The key is the hash of key.json's text, so that what is stored in clear is exactly what decides. */
+/* The key is the hash of key.json's text, so that the stored text is exactly what the key depends on. */
 #include "data/tokenize_key.h"
 
 #include "base/hash.h"
@@ -54,7 +54,7 @@ static void put_options(StrBuf *out, const DatasetOptions *o)
     strbuf_printf(out, ",\n  \"skip_bad_rows\": %s", o->skip_bad_rows ? "true" : "false");
 }
 
-/* Names count without their folder: a dataset that moved is the same. */
+/* Files are named without their folder: a dataset that moved keeps its key. */
 static Status put_files(StrBuf *out, ThreadPool *pool, DatasetKey *key)
 {
     strbuf_puts(out, ",\n  \"files\": [");
@@ -81,7 +81,7 @@ static int count_texts(const DatasetKey *key)
     return count;
 }
 
-/* What was made of plain texts by version 4 still holds: a run that began with it goes on. */
+/* Datasets of plain texts from version 4 are still valid, so their key keeps that version: a run that began with it goes on. */
 static int version_of(const DatasetOptions *options, const DatasetKey *key)
 {
     enum { OF_TEXTS = 4 };
@@ -103,7 +103,7 @@ Status dataset_key(Arena *arena, const TokenizeJob *job, DatasetKey *out)
     if (job->tmpl && template_asks_time(job->tmpl)) strbuf_printf(json, ",\n  \"time\": %lld", (long long)template_now(job->tmpl));
     strbuf_printf(json, ",\n  \"shard_tokens\": %lld", (long long)job->shard_tokens);
     put_options(json, job->dataset);
-    if (job->dataset->samples > 0 && count_texts(out)) /* parts of a long one were counted before */
+    if (job->dataset->samples > 0 && count_texts(out)) /* samples count whole texts, not their parts */
         strbuf_puts(json, ",\n  \"samples_of\": \"whole texts\"");
     ThreadPool *pool;
     TRY(pool_create(job->num_threads, &pool));

@@ -5,8 +5,8 @@
 
 typedef struct DatasetKey {
     uint64_t hash;
-    StrBuf   json;       /* what it hashes, as a JSON object */
-    StrBuf   file_notes; /* lines: which files of a folder were taken */
+    StrBuf   json;       /* the text that is hashed: a JSON object */
+    StrBuf   file_notes; /* lines of text: which files of a folder were taken */
     char   **paths;      /* in the arena */
     int      num_paths;
 } DatasetKey;

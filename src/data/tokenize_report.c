@@ -62,7 +62,7 @@ static bool get_counts(const JsonValue *json, TokenizeReport *r, DoneShards *don
            json_get_int(json, "unprinted_messages", &r->num_unprinted);
 }
 
-/* They rise up to the number of rows. */
+/* Reads the ends of shards, which must rise and not exceed the number of rows. */
 static bool get_ends(Arena *arena, const JsonValue *json, DoneShards *done)
 {
     const JsonValue *ends = json_get(json, "shard_ends");

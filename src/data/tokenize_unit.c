@@ -61,10 +61,10 @@ static void keep_document(Unit *unit, MaskEncoder *encoder, bool continues)
     unit->documents[unit->num_documents++] = (UnitDocument){begin, (int64_t)encoder->begin, continues};
 }
 
-/* A row between the two steps. */
+/* A row that is laid out and not yet encoded (mask.h). */
 typedef struct Row {
     const Record *record;
-    bool          is_plain; /* encoded as it stands in the unit */
+    bool          is_plain; /* encoded directly from the unit's bytes */
     size_t        layout;
     RowNumbers    numbers;
     Status        status;
@@ -144,7 +144,7 @@ static void count_row(Unit *unit, const UnitContext *context, Status status)
     unit->num_bad++;
 }
 
-/* The encoder writes where the unit's tokens lie. */
+/* Swaps buffers, so that the encoder writes into the unit's. */
 static void swap_tokens(Unit *unit, MaskEncoder *encoder)
 {
     MaskDocuments tokens = unit->tokens;
@@ -155,7 +155,7 @@ static void swap_tokens(Unit *unit, MaskEncoder *encoder)
 
 void unit_process(Unit *unit, const UnitContext *context, MaskEncoder *encoder, Arena *arena)
 {
-    enum { BATCH_ROWS = 256, BATCH_BYTES = 1 << 16 }; /* texts that stay in a core's cache between the steps */
+    enum { BATCH_ROWS = 256, BATCH_BYTES = 1 << 16 }; /* few enough that laid out texts stay in a core's cache */
     swap_tokens(unit, encoder);
     for (int done = 0; done < unit->num_records && unit->status == OK;) {
         Row rows[BATCH_ROWS] = {0};

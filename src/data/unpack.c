@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Memory for what refers back, 128 MiB: as much as `zstd --long` and more than `xz -9` ask for. */
+/* The most memory for a window or dictionary, 128 MiB: as much as `zstd --long` and more than `xz -9` ask for. */
 enum { ZSTD_WINDOW_LOG = 27, XZ_MOST_BYTES = (128 << 20) + (1 << 20), MOST_STEP_BYTES = 1 << 30 };
 
 static bool is_bzip2(Str first)

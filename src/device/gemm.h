@@ -10,60 +10,60 @@
 #define GEMM_FN static inline
 #endif
 
-enum { GEMM_BLOCK = 128 }; /* numbers that share a scale, along k or both ways */
+enum { GEMM_BLOCK = 128 }; /* elements that share a scale, along k or in both directions */
 
-/* Which of an operand's numbers share a scale. A row of it is one of a, or a column of b. GEMM_SCALE_COLS is of b alone, of a product that
- * doesn't accumulate: sums of unscaled numbers are multiplied. */
+/* Which of an operand's elements share a scale. A row of an operand is a row of a or a column of b. Only b may have GEMM_SCALE_COLS, and
+ * only if the product doesn't accumulate: the scales multiply the sums. */
 typedef enum GemmScaling {
-    GEMM_SCALE_WHOLE, /* all of them */
-    GEMM_SCALE_ROWS,  /* GEMM_BLOCK of a row: scales (k / GEMM_BLOCK, rows) */
-    GEMM_SCALE_TILES, /* GEMM_BLOCK of as many rows: scales (rows / GEMM_BLOCK, k / GEMM_BLOCK) */
-    GEMM_SCALE_COLS,  /* a row: scales (n) */
+    GEMM_SCALE_WHOLE, /* all elements */
+    GEMM_SCALE_ROWS,  /* GEMM_BLOCK elements of a row: scales (k / GEMM_BLOCK, rows) */
+    GEMM_SCALE_TILES, /* GEMM_BLOCK x GEMM_BLOCK elements: scales (rows / GEMM_BLOCK, k / GEMM_BLOCK) */
+    GEMM_SCALE_COLS,  /* all elements of a row: scales (n) */
 } GemmScaling;
 
-/* A matrix within rows that may be wider. trans: stored the other way round. */
+/* A matrix whose rows may be parts of wider rows. trans: stored transposed. */
 typedef struct GemmOperand {
-    void          *data;  /* NULL while planning: well aligned */
-    const float   *scale; /* what its numbers are multiplied by; NULL: by 1 */
+    void          *data;  /* NULL while planning: taken to be well aligned */
+    const float   *scale; /* factor of the elements; NULL: 1 */
     DType          dtype;
     bool           trans;
     int64_t        stride; /* elements from a stored row to the next */
     int64_t        offset; /* elements from data to the first */
     GemmScaling    scaling;
     int64_t        scale_stride; /* floats from a row of scales to the next */
-    bool           to_bf16;      /* numbers times the scale of their block are rounded to bf16 */
-    const uint8_t *blocks;       /* of e2m1: scales of each 16 numbers along k beside the one of the whole, in tiles (base/nvfp4_tiles.h) */
+    bool           to_bf16;      /* an element times the scale of its block is rounded to bf16 */
+    const uint8_t *blocks;       /* e2m1: a scale for each 16 elements along k, in tiles (base/nvfp4_tiles.h), besides `scale` */
 } GemmOperand;
 
 typedef enum GemmEpilogue { GEMM_PLAIN, GEMM_BIAS } GemmEpilogue;
 
-/* c (m,n) = alpha a (m,k) b (k,n), plus c where it accumulates, plus bias (n) in every row where the epilogue says so. Products
- * are summed in fp32 (fp32 operands: no TF32) unless `fast`, rounded once, when c is stored. c isn't transposed and has no scale. */
+/* c (m,n) = alpha a (m,k) b (k,n), plus c if `accumulate`, plus bias (n) in every row if `epilogue` is GEMM_BIAS. Products are summed in
+ * fp32 (fp32 operands: no TF32) unless `fast`, and rounded once, when c is stored. c isn't transposed and has no scale. */
 typedef struct Gemm {
     int64_t      m, n, k;
     GemmOperand  a, b, c, bias;
     GemmEpilogue epilogue;
     bool         accumulate;
     float        alpha;
-    bool         fast;       /* operands of 8 bits: sums may be kept in fewer bits than fp32 has */
-    bool         rows_alone; /* a row of c has the same bits for any m: of few-bit operands where their scales don't depend on other rows */
-    bool         early, b_constant; /* KernelArgs.early; nothing of the program writes b (KernelArgs.constant) */
+    bool         fast;       /* 8-bit operands: sums may be kept in fewer bits than fp32 has */
+    bool         rows_alone; /* a row of c has the same bits for any m (few-bit operands: if their scales don't depend on other rows) */
+    bool         early, b_constant; /* KernelArgs.early; no launch of the program writes b (KernelArgs.constant) */
 } Gemm;
 
-/* Whether numbers are multiplied by the scales of their blocks before they are summed up. */
+/* Whether elements are multiplied by block scales before they are summed. */
 GEMM_FN bool gemm_has_block_scales(const GemmOperand *x)
 {
     return x->scaling == GEMM_SCALE_ROWS || x->scaling == GEMM_SCALE_TILES;
 }
 
-/* The scale of a number that has one of its block. */
+/* The scale of an element's block; x has block scales. */
 GEMM_FN float gemm_block_scale(const GemmOperand *x, int64_t row, int64_t k)
 {
     bool tiles = x->scaling == GEMM_SCALE_TILES;
     return x->scale[tiles ? row / GEMM_BLOCK * x->scale_stride + k / GEMM_BLOCK : k / GEMM_BLOCK * x->scale_stride + row];
 }
 
-/* All of a tensor (..., C) from element `offset` on, its rows C apart. */
+/* A whole tensor (..., C) from element `offset` on; its stride is C. */
 static inline GemmOperand gemm_operand(const TensorView *t, bool trans, int64_t offset)
 {
     GemmOperand o = {t->data, NULL, t->type.dtype, trans, type_cols(&t->type), offset, GEMM_SCALE_WHOLE, 0, false, NULL};

@@ -6,7 +6,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-/* false: errno says why. */
+/* False on failure, with errno set. */
 static bool write_all(AppendFile *file)
 {
     size_t done = 0, len = file->waiting.len;
@@ -18,7 +18,7 @@ static bool write_all(AppendFile *file)
     }
     if (done < len) {
         int error = errno;
-        (void)!file_truncate(file->fd, file->bytes); /* else the next attempt writes over what was torn */
+        (void)!file_truncate(file->fd, file->bytes); /* if this fails, the next attempt overwrites the torn bytes */
         errno = error;
         return false;
     }

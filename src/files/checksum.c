@@ -47,7 +47,7 @@ Status checksum_file(const char *path, ChecksumKind kind, char out_hex[CHECKSUM_
     char          head[64];
     TRY(open_crypto(&crypto));
     TRY(file_map(path, &map));
-    int   head_len = snprintf(head, sizeof head, "blob %zu", map.size) + 1; /* with its NUL */
+    int   head_len = snprintf(head, sizeof head, "blob %zu", map.size) + 1; /* counting the NUL */
     bool  git = kind == CHECKSUM_GIT_BLOB;
     void *ctx = crypto.ctx_new();
     bool  ok = ctx && crypto.init(ctx, git ? crypto.sha1() : crypto.sha256(), NULL) &&

@@ -1,4 +1,4 @@
-/* What the kernel offers, with messages that name the file, and writes that are whole or not at all. */
+/* The kernel's file calls, with messages that name the file, and writes that are whole or not at all. */
 #include "files/file.h"
 
 #include "base/compare.h"
@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Compiled in here: one function of it is used, and inlined it needs no library. */
+/* Compiled in: only one of its functions is used, and inlining it needs no library. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -32,7 +32,7 @@ enum { COPY_BYTES = 1 << 20, PATH_MOST = PATH_MAX };
 static Status status_of(int error)
 {
     if (error == ENOENT || error == ENOTDIR) return ERR_NOT_FOUND;
-    if (error == EACCES || error == EPERM || error == EROFS) return ERR_INVALID; /* what was named can't be used */
+    if (error == EACCES || error == EPERM || error == EROFS) return ERR_INVALID; /* the path can't be used */
     return error == ENOSPC || error == EDQUOT ? ERR_NO_FIT : ERR_IO;
 }
 
@@ -81,7 +81,7 @@ static const char *kind_name(mode_t mode)
     return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-/* A socket can't even be opened: the error would be "no such device or address". */
+/* Opening a socket fails with "no such device or address"; this says instead what the path is. */
 static Status fail_open(const char *path)
 {
     int         error = errno;
@@ -91,7 +91,7 @@ static Status fail_open(const char *path)
     return file_fail("open", path);
 }
 
-/* Doesn't wait where path is a pipe that nobody writes to. *out_fd is open also where this fails, unless it is -1. */
+/* Doesn't block if path is a pipe that nobody writes to. On failure *out_fd is -1 or still open. */
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
 {
     struct stat info;
@@ -103,11 +103,11 @@ static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
     return OK;
 }
 
-/* What a clone without git-LFS has in a file's place: a short text that starts so. */
+/* Refuses a git-LFS pointer: a clone made without git-LFS has this short text in place of the file. */
 static Status check_no_pointer(const char *path, const char *data, size_t size)
 {
     static const char start[] = "version https://git-lfs.github.com/spec/";
-    enum { POINTER_BYTES = 1024 }; /* of LFS's specification: a pointer is shorter */
+    enum { POINTER_BYTES = 1024 }; /* by LFS's specification a pointer is shorter */
     FAIL_IF(size < POINTER_BYTES && size >= sizeof start && memcmp(data, start, sizeof start - 1) == 0, ERR_INVALID,
             "%s is a git-LFS pointer, not the file itself: run `git lfs install` and `git lfs pull` in its folder, or download it again",
             path);
@@ -173,7 +173,7 @@ Status file_read(Arena *arena, const char *path, size_t max_bytes, Str *out)
     return check_no_pointer(path, out->data, out->len);
 }
 
-/* *out_there: whether there is anything of that name, which *out describes then. */
+/* *out_there: whether `path` exists; if so, *out describes it. */
 static Status look(const char *path, struct stat *out, bool *out_there)
 {
     *out_there = stat(path, out) == 0;
@@ -281,7 +281,7 @@ Status file_make_dirs(const char *path)
 Status file_lock(const char *path, const char *waiting, int *out_fd)
 {
     int fd = file_open(path, O_RDWR | O_CREAT), failed;
-    if (fd < 0 && errno == EACCES) fd = file_open(path, O_RDONLY); /* another user's: reading is enough to lock it */
+    if (fd < 0 && errno == EACCES) fd = file_open(path, O_RDONLY); /* another user's file: reading is enough to lock it */
     if (fd < 0) return file_fail("create", path);
     do failed = flock(fd, LOCK_EX | LOCK_NB);
     while (failed && errno == EINTR);
@@ -306,7 +306,7 @@ Status file_sync_dir(const char *path)
 {
     SCOPED(file_close_at) int fd = file_open(path, O_RDONLY | O_DIRECTORY);
     if (fd < 0) return file_fail("open the folder", path);
-    /* Some network file systems can't fsync a folder (EINVAL): there is nothing to make durable then. */
+    /* Some network file systems can't fsync a folder (EINVAL): nothing can be made durable then. */
     return file_fsync(fd) != 0 && errno != EINVAL ? file_fail("fsync", path) : OK;
 }
 
@@ -329,13 +329,13 @@ static Status write_all(int fd, const char *path, const char *data, size_t size)
     return OK;
 }
 
-#define PARTIAL_END ".partial" /* one fixed name: the rest of a killed run is written over by the next */
+#define PARTIAL_END ".partial" /* one fixed name, so the next run overwrites what a killed run left */
 
 struct FileWriter {
     int      fd;
     char     path[PATH_MOST], partial[PATH_MOST + sizeof PARTIAL_END]; /* final and temporary name */
-    uint64_t size;                                                     /* appended in all */
-    size_t   used;                                                     /* of buffer */
+    uint64_t size;                                                     /* bytes appended so far */
+    size_t   used;                                                     /* bytes in buffer */
     char     buffer[COPY_BYTES];
 };
 
@@ -407,7 +407,8 @@ void file_writer_abort(FileWriter *writer)
     free(writer);
 }
 
-/* What was written is on the disk; else the temporary file is gone. */
+/* Flushes, syncs and closes the temporary file. If the close fails, removes the file; after an earlier failure, file_writer_abort removes
+ * it. */
 static Status writer_settle(FileWriter *writer)
 {
     Status status = writer_flush(writer);
@@ -563,7 +564,7 @@ Status file_fingerprint(const char *path, uint64_t seed, uint64_t *out_hash)
 
 uint64_t file_stamp(const char *path)
 {
-    enum { SETTLED_SECONDS = 1 }; /* above the tick of any file system's clock: two writes within one tick look alike */
+    enum { SETTLED_SECONDS = 1 }; /* longer than any file system's clock tick: two writes within one tick leave the same times */
     struct stat     info;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -573,8 +574,7 @@ uint64_t file_stamp(const char *path)
     return hash_bytes(facts, sizeof facts, 0) | 1; /* never 0 */
 }
 
-/* Of at most `bytes` from `at` on. Read and not mapped: a fault for every few pages costs more than the copy, which stays in
- * cache. */
+/* Hashes at most `bytes` from offset `at` on. Reading beats mapping: page faults cost more than the copy, which stays in cache. */
 static Status hash_range(int fd, const char *path, int64_t at, int64_t bytes, uint64_t *out_hash)
 {
     enum { BUFFER_BYTES = 1 << 18 };
@@ -615,7 +615,7 @@ Status file_hash_range(const char *path, size_t first, size_t end, uint64_t *out
 typedef struct PartHashes {
     const char *path;
     int         fd;
-    uint64_t   *hashes; /* by part */
+    uint64_t   *hashes; /* indexed by part */
     bool        failed;
 } PartHashes;
 

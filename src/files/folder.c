@@ -1,5 +1,5 @@
-/* Renaming is what makes a folder appear at once. One that is there can't be replaced so: it may be a mount point, the working folder, or
- * hold files of the user. */
+/* A folder appears at once by being renamed. A folder that already exists can't be replaced like that: it may be a mount point, the working
+ * folder, or hold files of the user. */
 #include "files/folder.h"
 
 #include "base/scoped.h"
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* "a/b/" is "a/.b.partial", "/b" "/.b.partial". */
+/* The hidden name beside `path`: "a/b/" gives "a/.b.partial", "/b" gives "/.b.partial". */
 static const char *name_beside(Arena *arena, const char *path)
 {
     size_t len = strlen(path);
@@ -30,7 +30,7 @@ static const char *folder_of(Arena *arena, const char *path)
     return !slash ? "." : slash == path ? "/" : arena_strndup(arena, path, (size_t)(slash - path));
 }
 
-/* Each entry of `dir` to `act`, with a path that begins with `dir`. */
+/* Calls `act` for each entry of `dir`. `path` is DIR/NAME. */
 static Status for_each_entry(const char *dir, void *context, Status (*act)(void *context, const char *name, const char *path))
 {
     SCOPED_ARENA(arena);
@@ -47,7 +47,7 @@ static Status remove_entry(void *context, const char *name, const char *path)
     return file_remove_tree(path);
 }
 
-/* The last message, with the folder's own name in place of the hidden one. */
+/* Fails with the last message, in which the folder's own name replaces the hidden one. */
 static Status name_as_asked(const FolderWriter *writer, Status status)
 {
     SCOPED_STRBUF(text);
@@ -84,7 +84,7 @@ Status folder_begin(Arena *arena, const char *path, FolderWriter *out)
 
 typedef struct Move {
     const char *to, *last;
-    bool        is_last; /* which of them are moved now */
+    bool        is_last; /* move only `last`; false: move all other entries */
 } Move;
 
 static Status move_entry(void *context, const char *name, const char *path)

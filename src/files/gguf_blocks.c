@@ -44,7 +44,7 @@ int64_t gguf_bytes(GgufType type, int64_t numel)
     return numel / info->block * info->bytes;
 }
 
-/* 0 where it would be no finite number: every code is 0 then. */
+/* 1 / d, or 0 if that isn't finite: then every code is 0. */
 static float inverse_of(float d)
 {
     return fabsf(d) > 3e-39f ? 1 / d : 0;
@@ -117,7 +117,7 @@ static void decode_even(int bits, const uint8_t *block, float *values)
     for (int i = 0; i < BLOCK; i++) values[i] = d * (float)(codes[i] - (1 << (bits - 1)));
 }
 
-/* Q4_1, Q5_1: codes count from the smallest value. */
+/* Q4_1, Q5_1: code 0 stands for the smallest value. */
 static void encode_from_least(int bits, const float *values, uint8_t *block)
 {
     float   least = values[0], most = values[0];

@@ -1,4 +1,4 @@
-/* The values of GGUF tensors: floats to blocks of a type and back. A block holds its values' codes with a scale or two.
+/* The values of GGUF tensors: floats to blocks of a type and back. A block holds the codes q of its values, and one or two scales.
  *
  *   Q8_0, Q4_0, Q5_0   d q                         q around 0
  *   Q4_1, Q5_1         d q + m                     q from 0
@@ -18,25 +18,25 @@ typedef enum GgufType {
 #undef GGUF_TYPE
 } GgufType;
 
-enum { GGUF_MOST_BLOCK = 256 }; /* values of the largest block */
+enum { GGUF_MOST_BLOCK = 256 }; /* values per block, at most */
 
-/* Whether a number in a file is one of these types; NULL: it isn't. */
+/* The name of the type with this number in the file; NULL: not one of these types. */
 const char *gguf_type_name(uint32_t number);
-int         gguf_block(GgufType type);                /* values of a block */
-int64_t     gguf_bytes(GgufType type, int64_t numel); /* numel: whole blocks */
+int         gguf_block(GgufType type);                /* values per block */
+int64_t     gguf_bytes(GgufType type, int64_t numel); /* bytes of `numel` values, which fill whole blocks */
 
-/* numel: whole blocks. values: finite, and in types other than F32 and BF16 at most 65504 in magnitude. */
+/* `values` must fill whole blocks. They are finite and, for types other than F32 and BF16, at most 65504 in magnitude. */
 void gguf_encode(GgufType type, const float *values, int64_t numel, void *out);
-/* Exactly what the blocks say. Any bytes may stand in them. */
+/* Decodes exactly. Blocks may hold any bytes. */
 void gguf_decode(GgufType type, const void *blocks, int64_t numel, float *values);
 
-/* One block of the types whose scales are searched for. values: 256. */
+/* Encode and decode one block of 256 values, for the types whose scales are found by a search. */
 void gguf_encode_q45_k(int bits, const float *values, uint8_t *block); /* bits: 4 or 5 */
 void gguf_encode_q6_k(const float *values, uint8_t *block);
 void gguf_decode_q45_k(int bits, const uint8_t *block, float *values);
 void gguf_decode_q6_k(const uint8_t *block, float *values);
 
-/* A scale as it lies in a block. */
+/* Stores a scale in a block, as fp16. */
 static inline void gguf_put_half(uint8_t *at, float value)
 {
     uint16_t bits;

@@ -1,7 +1,8 @@
-/* Blocks of 256 values in groups that have small scales of their own.
+/* Blocks of 256 values in groups, each with a small scale of its own.
  *
- * Scales are searched for: of some ways to divide a group's range, each rounded and then fitted by least squares, the one of the smallest
- * squared error. Then the groups' scales are rounded to the block's, and the codes are chosen anew for what is stored. */
+ * A group's scale is searched for: several ways to divide its range are each rounded, then fitted by least squares. The one with the
+ * smallest squared error is taken. Then the groups' scales are rounded to multiples of the block's scale, and the codes are chosen anew for
+ * the rounded scales. */
 #include "files/gguf_blocks.h"
 
 #include <math.h>
@@ -16,7 +17,7 @@ static int round_within(float value, int least, int most)
 
 /* ---- Q4_K and Q5_K: value = scale * code - minimum, both at least 0 ---- */
 
-/* 0 of a scale so small that every code is 0. */
+/* 1 / scale, or 0 if the scale is so small that every code is 0. */
 static float inverse_of(float scale)
 {
     return fabsf(scale) > 1e-30f ? 1 / scale : 0;
@@ -24,7 +25,7 @@ static float inverse_of(float scale)
 
 typedef struct Line {
     float scale, minimum;
-    float error; /* sum of squares */
+    float error; /* sum of squared errors */
 } Line;
 
 static float line_error(const float *x, const Line *line, int most)
@@ -38,7 +39,7 @@ static float line_error(const float *x, const Line *line, int most)
     return error;
 }
 
-/* The least squares line for the codes that `from` gives. */
+/* The line that fits x best, by least squares, for the codes that x has on the line `from`. */
 static Line fit_line(const float *x, const Line *from, int most)
 {
     float inverse = inverse_of(from->scale), codes = 0, squares = 0, values = 0, products = 0;
@@ -76,7 +77,7 @@ static Line find_line(const float *x, int most)
     Line best = {.scale = fmaxf(largest - least, 0) / (float)most, .minimum = -least};
     best.error = line_error(x, &best, most);
     if (inverse_of(best.scale) == 0) return best;
-    for (int trial = 0; trial < TRIALS; trial++) { /* steps of a range that is cut, or widened */
+    for (int trial = 0; trial < TRIALS; trial++) { /* from a scale that is a bit too large to a scale that clips the range */
         Line line = {.scale = (largest - least) / ((float)most - 1.2f + 0.2f * (float)trial), .minimum = -least};
         keep_better(x, most, fit_line(x, &line, most), &best);
     }
@@ -84,7 +85,8 @@ static Line find_line(const float *x, int most)
     return best;
 }
 
-/* Twelve bytes hold 6-bit scales and minimums of 8 groups: those of the first four whole, with the top bits of the other four above. */
+/* Twelve bytes hold the 6-bit scales and minimums of 8 groups. Bytes 0-3 are the scales of groups 0-3, with the top two bits of groups 4-7
+ * above them; bytes 4-7 hold the minimums in the same way. Bytes 8-11 are the low four bits of groups 4-7: scale, then minimum. */
 static void put_pairs(const uint8_t *scales, const uint8_t *minimums, uint8_t *at)
 {
     for (int j = 0; j < 4; j++) {
@@ -104,7 +106,7 @@ static void get_pairs(const uint8_t *at, uint8_t *scales, uint8_t *minimums)
     }
 }
 
-/* Runs of 64 codes share 32 bytes: the first 32 are the low halves. Fifth bits: bit k of byte i is of value 32 k + i. */
+/* Each 64 codes share 32 bytes: the first 32 codes are the low halves. Fifth bits precede them: bit k of byte i is of code 32 k + i. */
 static void put_run_codes(const uint8_t *codes, int bits, uint8_t *at)
 {
     if (bits == 5) {
@@ -184,7 +186,7 @@ static float fit_fine(const float *x, float scale)
     return squares > 0 && products != 0 ? products / squares : scale;
 }
 
-/* 0: so small that every code is 0. */
+/* The best scale of 16 values; 0: they are so small that every code is 0. */
 static float find_fine(const float *x)
 {
     enum { TRIALS = 10 };
@@ -203,8 +205,8 @@ static float find_fine(const float *x)
     return best;
 }
 
-/* Runs of 128 codes: four bits of value i in byte i % 64, the low half for i < 64; the upper two bits of values i, i + 32, i + 64, i + 96
- * share byte i. */
+/* Each 128 codes share 64 bytes of `low`: the low four bits of code i are in byte i % 64, in its low half for i < 64. They also share 32
+ * bytes of `high`: the upper two bits of codes i, i + 32, i + 64 and i + 96 are in byte i. */
 static void put_six_bits(const uint8_t *codes, uint8_t *low, uint8_t *high)
 {
     memset(high, 0, VALUES / 4);

@@ -1,4 +1,4 @@
-/* Reading GGUF files: keys and tensors are found once, values where they lie. */
+/* Reading GGUF files: opening finds all keys and tensors; their values are read in place. */
 #include "files/gguf.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ struct GgufFile {
 
 static const int value_bytes[GGUF_NUM_VALUE_TYPES] = {
     [GGUF_VALUE_U8] = 1,  [GGUF_VALUE_I8] = 1,   [GGUF_VALUE_U16] = 2, [GGUF_VALUE_I16] = 2, [GGUF_VALUE_U32] = 4, [GGUF_VALUE_I32] = 4,
-    [GGUF_VALUE_F32] = 4, [GGUF_VALUE_BOOL] = 1, [GGUF_VALUE_U64] = 8, [GGUF_VALUE_I64] = 8, [GGUF_VALUE_F64] = 8}; /* 0: of any length */
+    [GGUF_VALUE_F32] = 4, [GGUF_VALUE_BOOL] = 1, [GGUF_VALUE_U64] = 8, [GGUF_VALUE_I64] = 8, [GGUF_VALUE_F64] = 8}; /* 0: varying length */
 
 /* ---- bytes ---- */
 
@@ -127,7 +127,7 @@ static Status read_dims(Cursor *cursor, GgufTensor *tensor)
     return OK;
 }
 
-/* *out_offset: of the data, from where data begins. */
+/* *out_offset: the offset of the tensor's data in bytes, from where the data section begins. */
 static Status read_tensor(Cursor *cursor, GgufTensor *tensor, uint64_t *out_offset)
 {
     uint64_t type;
@@ -183,7 +183,7 @@ static Status read_counts(Cursor *cursor, GgufFile *file)
             (unsigned long long)version);
     TRY(take_number(cursor, 8, "its head", &tensors));
     TRY(take_number(cursor, 8, "its head", &values));
-    /* each takes some bytes: memory is asked for no more than the file can hold */
+    /* each entry takes some bytes: refuse counts that the file can't hold, before allocating memory */
     if (tensors > file->map.size / 32 || values > file->map.size / 12 || tensors > MOST_ENTRIES || values > MOST_ENTRIES)
         return cut_short(cursor, "its keys and tensors");
     file->num_tensors = (size_t)tensors;
@@ -286,7 +286,7 @@ static double signed_of(uint64_t bits, int bytes)
     return (double)((int64_t)(bits << shift) >> shift);
 }
 
-/* A number at `data`; false: it is none. */
+/* Reads the number at `data`; false: the type isn't a number. */
 static bool number_of(GgufValueType type, const char *data, double *out)
 {
     uint64_t bits = 0;
@@ -331,7 +331,7 @@ bool gguf_get_bool(const GgufFile *file, const char *key, bool *out)
     return true;
 }
 
-/* The text at *at, which moves on. The file was read: it is whole. */
+/* Reads the text at *at and moves *at past it. It is known to be whole: opening the file has checked. */
 static Str text_at(const char **at)
 {
     uint64_t len;

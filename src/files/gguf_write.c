@@ -9,7 +9,7 @@
 
 static void put_number(StrBuf *out, uint64_t value, size_t bytes)
 {
-    strbuf_append(out, &value, bytes); /* little-endian, as every machine it runs on */
+    strbuf_append(out, &value, bytes); /* GGUF is little-endian, and so is every machine that this runs on */
 }
 
 static void put_text(StrBuf *out, Str text)

@@ -1,5 +1,5 @@
-/* libcurl's easy interface, called through a table of symbols. Redirects are followed here and not by libcurl, so that
- * it is plain who gets the token. */
+/* Calls libcurl's easy interface through a table of symbols. Redirects are followed here, not by libcurl, to control which host gets the
+ * token. */
 #include "files/http.h"
 
 #include "base/scoped.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* Numbers of libcurl's binary interface, which it never changes. */
+/* Constants of libcurl's binary interface; libcurl never changes them. */
 enum {
     OPT_WRITEDATA = 10001,
     OPT_URL = 10002,
@@ -70,7 +70,7 @@ typedef struct Exchange {
     Http              *http;
     const HttpRequest *request;
     HttpResponse      *response;
-    Status             status; /* of the sink */
+    Status             status; /* returned by the sink */
     size_t             header_bytes;
 } Exchange;
 
@@ -107,7 +107,7 @@ void http_close(Http *http)
 {
     if (!http) return;
     if (http->easy) http->easy_cleanup(http->easy);
-    free(http); /* the library stays open: it may have threads */
+    free(http); /* the library stays loaded: it may have threads */
 }
 
 /* ---- callbacks ---- */
@@ -133,11 +133,11 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
     HttpResponse *r = x->response;
     size_t        len = size * count, all = len;
     if ((x->header_bytes += len) > MAX_HEADERS_BYTES) return 0;
-    if (len > 5 && memcmp(line, "HTTP/", 5) == 0) { /* a new answer: after 100 Continue, or of a proxy */
+    if (len > 5 && memcmp(line, "HTTP/", 5) == 0) { /* the head of another answer: after 100 Continue, or after a proxy's */
         *r = (HttpResponse){.length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1};
         const char *space = memchr(line, ' ', len);
         r->code = space ? (int)parse_number(space + 1, len - (size_t)(space + 1 - line)) : 0;
-        r->is_framed = line[5] > '1'; /* HTTP/2 and later frame each body */
+        r->is_framed = line[5] > '1'; /* HTTP/2 and later mark the end of each body */
         return all;
     }
     const char *colon = memchr(line, ':', len);
@@ -189,7 +189,7 @@ static bool is_hopeless(int curl)
 {
     return curl == CURL_BAD_PROTOCOL || curl == CURL_BAD_URL || curl == CURL_NO_PROXY_HOST || curl == CURL_NO_HOST || curl == CURL_WRITE ||
            curl == CURL_TLS_PEER || curl == CURL_TLS_CAFILE ||
-           (curl >= CURL_TLS_ENGINE && curl <= CURL_TLS_CERT && curl != 55 && curl != 56); /* 55, 56: send, receive */
+           (curl >= CURL_TLS_ENGINE && curl <= CURL_TLS_CERT && curl != 55 && curl != 56); /* 55, 56: sending or receiving failed */
 }
 
 static Status perform(Exchange *x, const char *url, bool with_token)
@@ -198,7 +198,7 @@ static Status perform(Exchange *x, const char *url, bool with_token)
     const HttpRequest *q = x->request;
     char               error[ERROR_BYTES] = "";
     SCOPED_STRBUF(line);
-    struct curl_slist *headers = http->slist_append(NULL, "Accept-Encoding: identity"); /* sizes and hashes are of the file itself */
+    struct curl_slist *headers = http->slist_append(NULL, "Accept-Encoding: identity"); /* so that sizes and hashes are the file's */
     if (with_token) {
         strbuf_printf(&line, "Authorization: Bearer %s", q->token);
         headers = http->slist_append(headers, line.data);
@@ -243,7 +243,7 @@ static Status perform(Exchange *x, const char *url, bool with_token)
 
 /* ---- redirects ---- */
 
-/* Length of "scheme://host:port". */
+/* Length of "scheme://host:port" at the start of the URL. */
 static size_t origin_len(const char *url)
 {
     const char *host = strstr(url, "://");
@@ -258,7 +258,7 @@ static bool same_origin(const char *a, const char *b)
 
 static Status follow(Http *http, const HttpRequest *request, HttpResponse *out, StrBuf *url)
 {
-    bool left = false; /* the token isn't given back to a host that another one names */
+    bool left = false; /* once true, no later host gets the token, not even the first one */
     for (int hops = 0;; hops++) {
         Exchange x = {.http = http, .request = request, .response = out};
         *out = (HttpResponse){.length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1};
@@ -276,7 +276,7 @@ static Status follow(Http *http, const HttpRequest *request, HttpResponse *out, 
         FAIL_IF(strncasecmp(url->data, "https:", 6) == 0 && strncasecmp(next, "https:", 6) != 0, ERR_IO,
                 "%s: the server redirects from https to %.200s, which isn't safe", url->data, next);
         left = left || leaves;
-        strbuf_clear(url); /* no part of `next`, which is the handle's */
+        strbuf_clear(url); /* `next` belongs to the handle: it isn't part of url */
         strbuf_puts(url, next);
     }
 }

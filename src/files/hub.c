@@ -1,4 +1,4 @@
-/* Which files of a repository are wanted, what of them is missing, and the ref that says the snapshot is whole. */
+/* Which files of a repository are wanted, which are missing, and the ref, which is written when the snapshot is whole. */
 #include "files/hub_internal.h"
 
 #include "base/json.h"
@@ -18,7 +18,7 @@ enum { MAX_LISTING_BYTES = 64 << 20, MAX_NAME = 96, MAX_PATH = 1024, FREE_SPARE_
 const char *const hub_model_files[] = {
     "*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "!*/*", "!consolidated*", "additional_chat_templates/*.jinja", NULL};
 
-/* Every format that is read, plain and compressed; .md is left out, which describes a dataset on the hub. */
+/* Every format that is read, plain or compressed. Not .md: on the hub that describes the dataset. */
 #define CODINGS(ending) "*" ending, "*" ending ".gz", "*" ending ".zst", "*" ending ".xz", "*" ending ".bz2"
 const char *const hub_dataset_files[] = {"*.parquet",           CODINGS(".json"), CODINGS(".jsonl"), CODINGS(".ndjson"),
                                          CODINGS(".csv"),       CODINGS(".tsv"),  CODINGS(".txt"),   CODINGS(".text"),
@@ -32,7 +32,7 @@ static bool is_name(const char *text, size_t len)
     for (size_t i = 0; i < len; i++) {
         bool sign = text[i] == '-' || text[i] == '.';
         if (!isalnum((unsigned char)text[i]) && text[i] != '_' && !sign) return false;
-        if (sign && text[i] == text[i + 1]) return false; /* -- separates names in the cache; .. is none */
+        if (sign && text[i] == text[i + 1]) return false; /* -- separates names in the cache; .. isn't allowed */
     }
     return true;
 }
@@ -49,7 +49,7 @@ bool hub_is_repo_id(const char *path)
     return true;
 }
 
-/* Relative, without .. and control characters: it becomes part of a path here. */
+/* Whether the path is relative, without .. and control characters: it becomes part of a local path. */
 static bool is_safe_path(const char *path)
 {
     size_t len = strlen(path);
@@ -74,7 +74,7 @@ bool hub_wants(const char *name, const char *const *patterns)
     return wanted;
 }
 
-/* Appends `text` percent-encoded; `keep` are further characters that stay. */
+/* Appends `text` percent-encoded. Letters, digits, - . _ ~ and the characters in `keep` stay. */
 static void hub_url_append(StrBuf *url, const char *text, const char *keep)
 {
     for (; *text; text++) {
@@ -98,7 +98,7 @@ static bool is_commit(const char *text)
     return strlen(text) == 40 && strspn(text, "0123456789abcdef") == 40;
 }
 
-/* The commit that the cache knows for the revision, or NULL. */
+/* *out: the commit of the revision, if the cache has its snapshot; NULL: it hasn't. */
 static Status cached_commit(const HubRepo *repo, const char **out)
 {
     const char *commit = repo->revision;
@@ -197,7 +197,7 @@ static Status check_disk(const HubRepo *repo, int64_t bytes)
     return OK;
 }
 
-/* Bytes still to come: what is in blobs already needs none. */
+/* *out: bytes still to be downloaded; 0 if the file is in blobs already, or its size isn't known. */
 static Status missing_bytes(const HubRepo *repo, const HubFile *file, int64_t *out)
 {
     bool is_there;
@@ -211,7 +211,7 @@ static Status missing_bytes(const HubRepo *repo, const HubFile *file, int64_t *o
 static Status pull_files(HubRepo *repo, HubFile *files, size_t count)
 {
     size_t  missing = 0;
-    int64_t on_disk = 0; /* of files that were cut */
+    int64_t on_disk = 0; /* bytes of .incomplete files */
     for (size_t i = 0; i < count; i++) {
         TRY(hub_file_look(repo, &files[i]));
         missing += files[i].etag != NULL;
@@ -236,7 +236,7 @@ static Status write_ref(HubRepo *repo)
     *slash = 0;
     TRY(file_make_dirs(path));
     *slash = '/';
-    TRY(hub_lock(repo, "refs", "its refs", &lock)); /* two writers would share the name of the temporary file */
+    TRY(hub_lock(repo, "refs", "its refs", &lock)); /* without the lock, two writers could use the same temporary file */
     return file_write_atomic(path, repo->commit, strlen(repo->commit));
 }
 

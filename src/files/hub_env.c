@@ -28,7 +28,7 @@ static bool env_true(const char *name)
     return false;
 }
 
-/* A path with ~/ at its start replaced, and `below` appended. Owned by the caller. */
+/* `path` with ~ at its start replaced by $HOME, and `below` appended. Owned by the caller. */
 static char *join(const char *path, const char *below)
 {
     StrBuf      text = {0};
@@ -70,7 +70,8 @@ static char *copy_text(const char *text, size_t len)
     return copy;
 }
 
-/* Blanks around it are dropped: token files end with a newline. What else isn't printable would break the header. */
+/* Blanks around the token are dropped: token files end with a newline. Other unprintable bytes would break the header, so they are an
+ * error. */
 static Status set_token(const char *text, const char *from, char **out)
 {
     while (isspace((unsigned char)*text)) text++;

@@ -1,5 +1,5 @@
-/* One file of a repository: what it must be (HEAD), its bytes (GET, taken up again where it was cut), its checksum, its
- * place in the cache. The lock keeps two processes from writing one blob. */
+/* One file of a repository: what it must be (HEAD), its bytes (GET, resumed where it was cut), its checksum, its place in the cache. A lock
+ * keeps two processes from writing the same blob. */
 #include "files/hub_internal.h"
 
 #include "base/log.h"
@@ -25,7 +25,7 @@ static void sleep_ms(int64_t ms)
     while (nanosleep(&left, &left) != 0 && errno == EINTR) continue;
 }
 
-/* Before attempt `attempt` + 1; what the server asks for counts more. */
+/* Waits before the next attempt: as long as the server asks, else longer each time. */
 static void wait_to_retry(const HubRepo *repo, const HttpResponse *answer, int attempt)
 {
     int64_t ms = (int64_t)repo->options->retry_ms << (attempt < 16 ? attempt : 16);
@@ -73,7 +73,7 @@ bool hub_is_safe_name(const char *text)
 
 /* ---- what the file is ---- */
 
-/* W/"abc" -> abc; NULL when it isn't fit to be a file name. */
+/* W/"abc" -> abc; NULL: the result isn't safe as a file name. */
 static const char *plain_etag(Arena *arena, const char *etag)
 {
     if (strncmp(etag, "W/", 2) == 0) etag += 2;
@@ -109,13 +109,13 @@ Status hub_file_look(HubRepo *repo, HubFile *file)
 typedef struct Download {
     HubRepo       *repo;
     const HubFile *file;
-    const char    *path; /* .incomplete */
+    const char    *path; /* path of the .incomplete file */
     int            fd;
-    int64_t        have;      /* bytes in the file */
-    const char    *version;   /* ETag of the answer that they came with; "": not known */
-    bool           started;   /* the answer's place in the file is settled */
-    bool           is_other;  /* what comes is of another version than what is in the file */
-    bool           is_hashed; /* the ETag is a checksum, so that a mixture of versions is found in the end */
+    int64_t        have;      /* bytes in that file */
+    const char    *version;   /* ETag of the answer that sent those bytes; "": not known */
+    bool           started;   /* begin_body has settled where in the file the body goes */
+    bool           is_other;  /* the answer is of another version than the bytes in the file */
+    bool           is_hashed; /* the ETag is a checksum, so mixed versions are noticed at the end */
 } Download;
 
 static int64_t now_ms(void)
@@ -147,13 +147,14 @@ static Status set_length(Download *d, int64_t length)
     return OK;
 }
 
-/* A weak ETag stands for versions that differ in bytes. */
+/* Whether the ETag stands for one sequence of bytes. Versions that differ in bytes may share a weak ETag, W/"...". */
 static bool is_strong(const char *etag)
 {
     return etag[0] == '"';
 }
 
-/* Settles where in the file the body belongs; a server that ignores the range, or starts elsewhere, starts the file over. */
+/* Settles where in the file the body goes. If the server sends it from byte 0, the file starts over; a start at a byte that wasn't asked
+ * for is ERR_IO. */
 static Status begin_body(Download *d, const HttpResponse *answer)
 {
     int64_t start = answer->code == 206 ? answer->range_start : 0;
@@ -171,7 +172,7 @@ static Status begin_body(Download *d, const HttpResponse *answer)
     return OK;
 }
 
-/* Appends what comes. */
+/* Appends the received bytes to the file. */
 static Status take_bytes(void *context, const HttpResponse *answer, const void *data, size_t len)
 {
     Download *d = context;
@@ -190,7 +191,7 @@ static Status take_bytes(void *context, const HttpResponse *answer, const void *
     return OK;
 }
 
-/* One GET; *out_again: nothing final, try again. */
+/* One GET. *out_again: it failed, but another try may work. */
 static Status get_once(Download *d, bool *out_again, HttpResponse *answer)
 {
     HttpRequest request = {.url = d->file->url,
@@ -205,13 +206,13 @@ static Status get_once(Download *d, bool *out_again, HttpResponse *answer)
     Status status = http_request(d->repo->http, &request, answer);
     *out_again = answer->transient || d->is_other;
     if (status != OK) return status;
-    if (answer->code == 416 && d->have > 0) { /* what is here isn't the beginning of that file */
+    if (answer->code == 416 && d->have > 0) { /* the bytes in the file aren't the beginning of the server's file */
         *out_again = true;
         TRY(set_length(d, 0));
         FAIL(ERR_IO, "%s: the server has no bytes from there on (416)", d->file->url);
     }
     TRY(hub_check_answer(d->repo, arena_printf(d->repo->arena, "%s: %s", d->repo->repo, d->file->name), answer));
-    if (!d->started) TRY(set_length(d, 0)); /* an empty body */
+    if (!d->started) TRY(set_length(d, 0)); /* the body was empty */
     bool is_endless = !d->is_hashed && d->file->size < 0 && !answer->is_framed;
     if (is_endless) TRY(set_length(d, 0));
     FAIL_IF(
@@ -231,12 +232,12 @@ static Status get_bytes(Download *d)
         bool         again = false;
         HttpResponse answer;
         if (d->file->size >= 0 && d->have > d->file->size) TRY(set_length(d, 0));
-        if (d->have > 0 && !d->is_hashed && !is_strong(d->version)) TRY(set_length(d, 0)); /* nothing tells what it is of */
+        if (d->have > 0 && !d->is_hashed && !is_strong(d->version)) TRY(set_length(d, 0)); /* the bytes are of an unknown version */
         if (d->file->size > 0 && d->have == d->file->size) return OK;
         Status status = get_once(d, &again, &answer);
         if (status == OK) return OK;
         if (d->is_other) TRY(set_length(d, 0));
-        if (d->have > most) { /* a flaky line gets there in the end */
+        if (d->have > most) { /* any progress resets the count, so a flaky line gets there in the end */
             most = d->have;
             attempt = 0;
         }
@@ -248,7 +249,7 @@ static Status get_bytes(Download *d)
     }
 }
 
-/* An ETag of 64 hex digits is a SHA-256, one of 40 the SHA-1 that git gives; others say nothing about the bytes. */
+/* An ETag of 64 hex digits is a SHA-256, and one of 40 is git's SHA-1. Others tell nothing about the bytes. */
 static bool is_checksum(const char *etag)
 {
     size_t len = strlen(etag);
@@ -289,13 +290,13 @@ static Status link_pointer(HubRepo *repo, const HubFile *file, const char *blob)
     char *folder = dirname(arena_strdup(repo->arena, file->pointer));
     TRY(file_make_dirs(folder));
     SCOPED_STRBUF(target);
-    strbuf_puts(&target, "../../"); /* from snapshots/COMMIT */
+    strbuf_puts(&target, "../../"); /* from the file's folder up to the repository's folder */
     for (const char *p = file->name; *p; p++)
         if (*p == '/') strbuf_puts(&target, "../");
     strbuf_printf(&target, "blobs/%s", file->etag);
-    int failed = unlink(file->pointer) != 0 && errno != ENOENT; /* a pointer to a blob that was removed */
+    int failed = unlink(file->pointer) != 0 && errno != ENOENT; /* the old link may point to a removed blob */
     if (!failed) failed = symlink(target.data, file->pointer) != 0 && errno != EEXIST;
-    if (failed) failed = link(blob, file->pointer) != 0 && errno != EEXIST; /* file systems without symbolic links */
+    if (failed) failed = link(blob, file->pointer) != 0 && errno != EEXIST; /* for file systems without symbolic links */
     return failed ? file_fail("make", file->pointer) : OK;
 }
 

@@ -12,37 +12,37 @@ typedef struct HubRepo {
     Http             *http;
     HubKind           kind;
     const char       *repo;     /* ORG/NAME */
-    const char       *revision; /* as asked for */
+    const char       *revision; /* branch, tag or commit, as the caller named it */
     const char       *folder;   /* CACHE/models--ORG--NAME */
     const char       *locks;    /* CACHE/.locks/models--ORG--NAME */
     const char       *commit;
-    int64_t           bytes_total, bytes_done; /* of all files to download */
+    int64_t           bytes_total, bytes_done; /* bytes of all files to download; bytes done */
     int64_t           last_shown_ms, first_ms, first_bytes;
 } HubRepo;
 
 typedef struct HubFile {
-    const char *name; /* in the repository, with / */
+    const char *name; /* name in the repository; may contain / */
     const char *url;
-    const char *pointer; /* in the snapshot */
-    const char *etag;    /* without quotes; a safe file name. NULL: the pointer is there already */
-    int64_t     size;    /* -1: not said */
-    const char *served;  /* the ETag as sent by the server that has the bytes; "": not known */
+    const char *pointer; /* path in the snapshot */
+    const char *etag;    /* without quotes; safe as a file name. NULL: the snapshot has the file already */
+    int64_t     size;    /* -1: the server doesn't say */
+    const char *served;  /* ETag sent by the server that the bytes come from; "": not known */
 } HubFile;
 
-/* Asks where the file is and what it must be; etag stays NULL when the snapshot has it. */
+/* Asks the server for the file's ETag and size. file->etag stays NULL if the snapshot has the file already. */
 NODISCARD Status hub_file_look(HubRepo *repo, HubFile *file);
 
-/* Puts the blob into the cache and the pointer into the snapshot. */
+/* Downloads the blob into the cache, and makes the snapshot's link to it. */
 NODISCARD Status hub_file_pull(HubRepo *repo, const HubFile *file);
 
-/* Waits for the lock of that name (an etag, "refs") of the repository; closing the descriptor gives it back. */
+/* Waits for the repository's lock `name` (an ETag, or "refs"). Closing *out_fd releases it. what: what is locked, for the message. */
 NODISCARD Status hub_lock(HubRepo *repo, const char *name, const char *what, int *out_fd);
 
-/* A request with retries while failures pass. On failure the message says what to do about it. */
+/* Sends a request with the options' token. Transient failures are retried, at most `attempts` tries in all. */
 NODISCARD Status hub_request(HubRepo *repo, HttpRequest *request, int attempts, HttpResponse *out);
 
-/* 401, 403, 404 and the rest in words; OK for 2xx and 3xx. */
+/* OK for codes 2xx and 3xx; else an error that explains 401, 403, 404 or another code. what: what was asked for. */
 NODISCARD Status hub_check_answer(const HubRepo *repo, const char *what, const HttpResponse *response);
 
-/* Letters, digits and . _ - only, no leading dot: fit to be a file name of ours. */
+/* Whether `text` is safe as a file name: only letters, digits and . _ - , at most 128, and no dot at its start. */
 bool hub_is_safe_name(const char *text);

@@ -6,8 +6,8 @@
 
 /* Reads a file of at most max_bytes and parses it; errors name the file. */
 NODISCARD Status json_file_read(Arena *arena, const char *path, size_t max_bytes, JsonValue *out);
-/* The same; *out is null where there is no such file. */
+/* Like json_file_read, but if the file doesn't exist, *out is JSON null. */
 NODISCARD Status json_file_read_if_there(Arena *arena, const char *path, size_t max_bytes, JsonValue *out);
 
-/* Writes a document whole or not at all, two spaces a level, a line's end behind it. */
+/* Writes a document, whole or not at all, indented by two spaces a level, with a line feed at the end. */
 NODISCARD Status json_file_write(const char *path, const JsonValue *value);

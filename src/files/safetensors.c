@@ -53,7 +53,7 @@ bool st_dtype_is_float(StDType dtype)
 
 /* ---- one file ---- */
 
-/* Where messages point to. */
+/* The file and tensor that messages name. */
 typedef struct Place {
     const char *path, *tensor;
 } Place;
@@ -93,7 +93,7 @@ static Status read_shape(const Place *place, const JsonValue *info, StTensor *te
     return OK;
 }
 
-/* data: of the file, after the header. */
+/* data: the file's bytes after the header. */
 static Status read_offsets(const Place *place, const JsonValue *info, const FileMap *data, StTensor *tensor)
 {
     const JsonValue *offsets = json_get(info, "data_offsets");
@@ -146,7 +146,7 @@ static int by_data(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* The tensors from `first` on tile `data`: no overlap, no hole, nothing after the last. */
+/* Checks that the tensors from index `first` on tile `data`: no overlap, no hole, nothing after the last. */
 static Status check_tiling(const StFile *file, size_t first, const char *path, const FileMap *data, Arena *scratch)
 {
     size_t           count = file->count - first;

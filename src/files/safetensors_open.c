@@ -14,7 +14,7 @@ static Status add_shard(StFile *file, const char *name)
     return st_read_bytes(file, shard->path, &shard->map);
 }
 
-/* Opens each file that the index names, once, in order of first mention. */
+/* Opens each file that the index names, once, in the order in which they are first named. */
 static Status open_shards(StFile *file, const char *folder, const char *index_path, const JsonValue *map)
 {
     file->shards = arena_array(&file->arena, Shard, map->count);

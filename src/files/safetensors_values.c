@@ -7,7 +7,7 @@
 
 enum { BLOCK_DOUBLES = 512 };
 
-/* src: aligned to its elements. */
+/* src must be aligned to its elements. */
 static void decode(StDType dtype, const void *src, int64_t count, float *dst)
 {
     const double *wide = src;
@@ -42,7 +42,7 @@ Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *ds
     return OK;
 }
 
-/* "[3, 4]" of an element. */
+/* The index of element `left` as text: "[3, 4]". */
 static const char *index_text(const StTensor *tensor, int64_t left, char text[ST_MAX_NDIM * 24 + 3])
 {
     int64_t index[ST_MAX_NDIM];

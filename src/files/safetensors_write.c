@@ -1,4 +1,4 @@
-/* The writer: header first, then each tensor as its source delivers it, through a FileWriter. */
+/* The writer: the header first, then each tensor as its source delivers it, through a FileWriter. */
 #include "base/compare.h"
 #include "base/json.h"
 #include "base/scoped.h"
@@ -16,7 +16,7 @@ size_t st_decl_bytes(const StDecl *decl)
     return bits / 8;
 }
 
-/* Indices of decls[picked[0..count)], wide elements first, so that each tensor starts at a multiple of its element size. */
+/* Sorts the indices in `picked` by descending element size, so that each tensor starts at a multiple of its element size. */
 static void sort_by_width(const StDecl *decls, size_t *picked, size_t count, Arena *scratch)
 {
     size_t *sorted = arena_array(scratch, size_t, count), n = 0;
@@ -80,7 +80,7 @@ static Status write_whole(const char *path, Str header, const StDecl *decls, con
     return file_writer_end(writer, status);
 }
 
-/* What this rank writes of the file. */
+/* Writes this rank's part of the file. */
 static Status write_part(Comm *comm, const char *path, Str header, const StDecl *decls, const size_t *picked, size_t count, StSource source,
                          void *context)
 {
@@ -118,7 +118,7 @@ static Status write_picked(Comm *comm, const char *path, const StDecl *decls, si
                 : write_whole(path, header, decls, picked, count, source, context);
 }
 
-/* Nobody could read a file with two tensors of one name. */
+/* Refuses two tensors of one name: no reader could open the file. */
 static Status check_names(const char *path, const StDecl *decls, size_t count, Arena *scratch)
 {
     const char **names = arena_array(scratch, const char *, count + 1);

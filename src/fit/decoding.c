@@ -1,4 +1,4 @@
-/* See decoding.h. What a plan takes grows with its rows, so that the most that fit are found by halving. */
+/* See decoding.h. A plan's size grows with its rows, so the most rows that fit are found by doubling, then bisection. */
 #include "fit/decoding.h"
 
 #include "fit/fit.h"

@@ -3,16 +3,17 @@
 
 #include "infer/infer_model.h"
 
-enum { FIT_MOST_ROWS = 4096 }; /* more aren't looked for */
+enum { FIT_MOST_ROWS = 4096 }; /* more rows than this aren't tried */
 
 typedef struct DecodingFit {
-    int64_t    rows;                       /* 0: not even one fits */
-    int64_t    weights, cache, all, limit; /* bytes, of so many rows, or of one; limit 0: the device's memory isn't known */
+    int64_t    rows;                       /* 0: not even one row fits */
+    int64_t    weights, cache, all, limit; /* bytes for `rows` rows, at least for one; limit 0: the device's memory is unknown */
     PlanLatent latent;
 } DecodingFit;
 
-/* Rows of `context` tokens, prompt and text together, found by planning on infer->device. infer->options name the model alone. */
+/* Finds how many rows of `context` tokens (prompt and generated text together) fit, by planning on infer->device. Replaces the programs
+ * that infer->options request. */
 NODISCARD Status fit_decoding(InferModel *infer, int64_t context, DecodingFit *out);
 
-/* A line for people, and one more for each way in which latents are kept. */
+/* Appends a line for people, and one for each way in which the KV cache holds latents (PlanLatent). */
 void fit_print_decoding(const DecodingFit *fit, int64_t context, StrBuf *out);

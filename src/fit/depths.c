@@ -1,6 +1,6 @@
-/* See depths.h. Bounds: what lasts, and what a stream runs, grows by the same with each layer. The most that is alive at a time, and the
- * busiest stream's time, are the largest of several such sums, so that they grow by no less from layer to layer (they are convex). Some
- * KiB of work memory grow by less. */
+/* See depths.h. Why sizes are bounds: lasting memory and the work of a stream grow by the same amount with each layer. The peak of live
+ * memory and the busiest stream's time are maxima of several such sums: they are convex, so each layer adds at least as much as the one
+ * before. Only some KiB of workspace grow by less. */
 #include "fit/depths.h"
 
 #include "ops/ops.h"
@@ -11,24 +11,25 @@
 
 enum { FEW_LAYERS = 3, RANKS_LAYERS = 4, AHEAD_LAYERS = 5 };
 
-/* Of a machine whose rates aren't known: 20 bytes of traffic take as long as 100 operations. */
+/* On a machine whose rates aren't known, 20 bytes of traffic count as long as 100 operations. */
 static double seconds_of_cost(const Program *program)
 {
     return 1e-11 * program->cost.flops + 5e-11 * program->cost.bytes;
 }
 
-/* What a launch takes at least of its stream. How many copies and collectives there are needn't grow by the same with each layer, since
- * pieces and chunks are of several values, and chunks are padded: what crosses does. */
+/* The least time that a launch takes on its stream. The number of copies and collectives needn't grow by the same amount with each layer:
+ * pieces and chunks hold several values, and chunks are padded. The bytes that cross do grow so: only bytes are counted. */
 static double least_launch_seconds(const DeviceFacts *facts, const Launch *launch)
 {
-    const double padded = 1e-3; /* of chunks of all sizes that passes/layout.c makes */
+    const double padded = 1e-3; /* largest share of padding in the chunks that passes/layout.c makes */
     double       seconds = launch_seconds(facts, launch);
     if (launch->stream == STREAM_COMPUTE) return seconds;
     seconds -= facts->launch_seconds + (launch->node->op->flags & OP_COLLECTIVE ? facts->peer_seconds : 0);
     return fmax(0, (1 - padded) * seconds);
 }
 
-/* Or what power lets the program take, if that is more. What the optimizer gathers is one chunk, however many layers there are. */
+/* Seconds of the busiest stream, or of the power limit if that is longer. Gathers outside of micro-steps don't count: the optimizer gathers
+ * one chunk, however many layers there are. */
 static double busiest_stream(const DeviceFacts *facts, const Program *program)
 {
     double busy[STREAM_COUNT] = {0}, power = 0, most = 0;
@@ -42,7 +43,7 @@ static double busiest_stream(const DeviceFacts *facts, const Program *program)
     return fmax(most, power);
 }
 
-/* Adds what `times` runs of a program take. */
+/* Adds the time of `times` runs of a program. */
 static void add_seconds(const Plan *plan, const Program *program, double times, PlanSize *size)
 {
     bool has_rates = plan->facts.bandwidth > 0;
@@ -58,7 +59,7 @@ double fit_step_seconds(const Plan *plan, int64_t micro_steps)
     return seconds;
 }
 
-/* At the most what there is of chunks so that ranks have equal shares of them. */
+/* An upper bound for the padding that gives ranks equal shares of chunks. */
 static int64_t padding_bytes(const Plan *plan)
 {
     int64_t bytes = 0;
@@ -66,7 +67,7 @@ static int64_t padding_bytes(const Plan *plan)
         const Bucket *bucket = &plan->buckets[b];
         int64_t       numel = bucket->numel;
         for (int i = bucket->first; i < bucket->first + bucket->count; i++) numel -= type_numel(&plan->trained_params[i]->type);
-        bytes += numel * (int64_t)sizeof(float) * (4 + bucket->num_states); /* weights and gradients, each also as shares */
+        bytes += numel * (int64_t)sizeof(float) * (4 + bucket->num_states); /* 4: weights and gradients, each whole and as shares */
     }
     return bytes;
 }
@@ -100,7 +101,7 @@ static bool is_micro(const ProgramSpec *spec, bool adds)
     return entry_makes_steps(spec->entry) && spec->adds == adds && !spec->ends;
 }
 
-/* The first micro-step takes the memory of those that add to its gradients, where there are such. */
+/* Drops the first micro-step if a later one, which adds to its gradients, is planned: both take the same memory. */
 static void drop_first(CompileOptions *options)
 {
     int  count = 0;
@@ -111,7 +112,8 @@ static void drop_first(CompileOptions *options)
     options->num_programs = count;
 }
 
-/* Leaves the programs of a part. The optimizer's is made from what the others train: one of them stays, of which nothing is told. */
+/* Keeps the programs of a part. The optimizer's program is made from the parameters that the other programs train: PLAN_UPDATE keeps one of
+ * those programs too, and tell_update_alone leaves out its size. */
 static void choose_part(CompileOptions *options, PlanPart part)
 {
     const ProgramSpec *optimizer = compile_spec(options, &entry_optimizer);
@@ -119,7 +121,7 @@ static void choose_part(CompileOptions *options, PlanPart part)
     if (part == PLAN_MEMORY) drop_first(options);
     if (part == PLAN_MICRO) {
         compile_drop(options, &entry_optimizer), compile_drop(options, &entry_gather);
-        options->micro_steps = 1; /* a bound for all head_chunks: more of them could make the head sum in fp32, which takes memory */
+        options->micro_steps = 1; /* a bound for all head_chunks: with more micro-steps the head might sum in fp32, which takes memory */
     }
     if (part != PLAN_UPDATE) return;
     ProgramSpec kept[] = {options->programs[0], *optimizer};
@@ -127,7 +129,7 @@ static void choose_part(CompileOptions *options, PlanPart part)
     options->num_programs = 2;
 }
 
-/* What the other program of the part takes for itself isn't told. */
+/* Leaves out the time, and the unshared memory, of the program that PLAN_UPDATE keeps beside the optimizer's. */
 static void tell_update_alone(PlanSize *size, const Plan *plan)
 {
     size->seconds = size->least_seconds = 0;
@@ -160,7 +162,7 @@ static int64_t extended(double turns, int64_t few, int64_t more)
 
 static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *more)
 {
-    const double  exact = 1 - 1e-9; /* sums of floating-point numbers */
+    const double  exact = 1 - 1e-9; /* less than 1, for rounding in floating-point sums */
     const int64_t slack = 1 << 20;
     if (few->bytes < 0 || more->bytes < 0) return (PlanSize){.bytes = -1};
     double   turns = (double)(d->numel - more->numel) / (double)(more->numel - few->numel);
@@ -173,15 +175,15 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
                      .least_seconds = exact * (more->least_seconds + turns * (more->least_seconds - few->least_seconds))};
     for (int i = 0; i < REGION_COUNT; i++) size.lasting[i] = extended(turns, few->lasting[i], more->lasting[i]);
     size.lasting[REGION_WEIGHTS] -= slack;
-    size.lasting[REGION_WORKSPACE] = more->lasting[REGION_WORKSPACE]; /* of a chunk: grows until that has its full size */
+    size.lasting[REGION_WORKSPACE] = more->lasting[REGION_WORKSPACE]; /* workspace of a chunk: it grows until a chunk has its full size */
     plan_bound(&size);
-    if (size.bytes < 0) size.bytes = 0; /* where the first layers aren't typical */
+    if (size.bytes < 0) size.bytes = 0; /* an estimate below 0: the first layers aren't typical */
     return size;
 }
 
-/* Of how many layers plans are made, which are few and more. The fewer has all that a deep model has at a time: what crosses the link to
- * the host, or comes from other ranks, begins layers ahead. Where a rank has whole matrices of the same shape (NorMuon), all ranks must
- * have as many of them. */
+/* The numbers of layers of the two plans. The smaller must contain all that a deep model has in flight at a time: transfers from the host
+ * or from other ranks begin layers ahead. Where ranks own whole matrices (NorMuon), each rank must own equally many of one shape, so both
+ * are multiples of `world`. */
 static void choose_depths(const Config *config, int64_t *out_few, int64_t *out_more)
 {
     int  world = setup_world(config);
@@ -223,7 +225,7 @@ static bool is_near(double a, double b, double tolerance)
     return fabs(a - b) <= tolerance * fabs(b);
 }
 
-/* Whether the layers after the first few are like those. */
+/* Whether the model is deeper than both plans of its first layers. */
 static bool is_deep(const Depths *d, const Config *config)
 {
     int64_t few_layers, more_layers;

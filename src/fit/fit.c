@@ -1,5 +1,5 @@
-/* What would fit where a plan doesn't. Settings are changed one by one, then together, with those of memory: auto, and each change is
- * planned. Of a deep model only the first layers are planned; the others are taken to repeat them. */
+/* Finds settings that fit where a plan doesn't. Settings are changed one by one, then together with those of memory: auto, and each change
+ * is planned. Only the first layers of a deep model are planned; the others are taken to repeat them. */
 #include "fit/depths.h"
 
 #include "config/options.h"
@@ -7,13 +7,13 @@
 #include <stdlib.h>
 
 typedef enum Change {
-    CHANGE_BATCH, /* smaller, with as many micro-steps more */
+    CHANGE_BATCH, /* micro-batches of one sequence; micro-steps multiplied by the former batch size, up to the key's limit */
     CHANGE_RECOMPUTE,
-    CHANGE_OPTIMIZER, /* moments of 8 bits take less than those of bf16 */
+    CHANGE_OPTIMIZER, /* 8-bit moments take less than bf16 ones */
     CHANGE_MOMENTS,
     CHANGE_MODEL,
     CHANGE_LORA,
-    CHANGE_QLORA, /* of a base that is frozen already */
+    CHANGE_QLORA, /* quantises a base that is frozen already */
     CHANGE_COUNT,
 } Change;
 
@@ -23,8 +23,8 @@ static bool may_adapt(const Config *config)
     return !config->lora && !config->from_scratch;
 }
 
-/* Makes a change and says it as key=value. False when it is made already, or when the run file sets another key that would have to change
- * with it. */
+/* Makes a change and appends it as key=value. False: the change is made already, or the run file sets a key that would have to change with
+ * it. */
 static bool make_change(Config *config, Change change, StrBuf *said)
 {
     const char *const *origin = config->origin;
@@ -87,8 +87,8 @@ static PlanSize planned_size(const Fit *fit, const Config *config)
     return depths_size(&fit->depths, config, PLAN_MEMORY);
 }
 
-/* The size of these settings, with bytes of -1 if they don't fit. Where the first layers' answer is within 1 % of the limit, all layers
- * are planned. */
+/* The size of these settings; bytes -1: the settings don't fit. All layers are planned if the estimate from the first ones is within 1 % of
+ * the limit. */
 static PlanSize fitting_size(Fit *fit, const Config *config)
 {
     PlanSize size = planned_size(fit, config);
@@ -108,7 +108,7 @@ static void add_line(Fit *fit, const PlanSize *size, const StrBuf *said)
     strbuf_printf(&fit->lines, ":%.*s", (int)said->len, said->data);
 }
 
-/* What fits becomes a line. */
+/* Adds a line for these settings if they fit. Returns whether they do. */
 static bool try_settings(Fit *fit, const Config *config, const StrBuf *said)
 {
     PlanSize size = fitting_size(fit, config);
@@ -126,15 +126,15 @@ static void try_alone(Fit *fit)
     }
 }
 
-/* One change more. The first one isn't tried: alone it was already. */
+/* Makes one more change and tries it. The first change isn't tried again: try_alone did. */
 static bool try_more(Fit *fit, Config *config, Change change, StrBuf *said)
 {
     bool is_first = said->len == 0;
     return make_change(config, change, said) && !is_first && try_settings(fit, config, said);
 }
 
-/* All that memory: auto may set, as far as it takes less memory; then what isn't needed is left out, the last first. Where it doesn't fit,
- * *config and `said` are of all. */
+/* Gives each key of memory: auto its least value, then takes back the changes that aren't needed, from the last key to the first. If
+ * nothing fits, *config and `said` keep all changes. */
 static bool try_auto(Fit *fit, Config *config, StrBuf *said)
 {
     const Config start = *config;
@@ -155,12 +155,12 @@ static bool try_auto(Fit *fit, Config *config, StrBuf *said)
     return size.bytes >= 0;
 }
 
-/* The longest sequences that fit, of half the length, a quarter, ...; if even the shortest don't, *config and `said` are of those. */
+/* The longest sequence that fits, of half the length, a quarter, ...; if none does, *config and `said` have the shortest. */
 static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
     enum { LEAST_SEQUENCE = 256 };
     int64_t full = setup_sequence_len(config, fit->depths.model);
-    int     low = 1, high = 0; /* halvings: the fewest that fit are from low to high */
+    int     low = 1, high = 0; /* numbers of halvings: the fewest with which it fits are between low and high */
     while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
     if (!high) return false;
     config->sequence_len = full >> high;
@@ -182,7 +182,7 @@ static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
     return size.bytes >= 0;
 }
 
-/* As try_auto; *config and `said` change only if it fits. */
+/* Like try_auto, but if nothing fits, *config and `said` stay unchanged. */
 static bool try_auto_first(Fit *fit, Config *config, StrBuf *said)
 {
     const Config before = *config;
@@ -193,8 +193,8 @@ static bool try_auto_first(Fit *fit, Config *config, StrBuf *said)
     return false;
 }
 
-/* One change after the other, until they fit together; those that change what is learned come last. Where nothing does, *config and `said`
- * are what takes least. */
+/* Makes one change after the other until the settings fit; changes to what is learned come last. If nothing fits, *config and `said` hold
+ * the settings that take least. */
 static bool try_together(Fit *fit, Config *config, StrBuf *said)
 {
     if (try_more(fit, config, CHANGE_BATCH, said) || try_more(fit, config, CHANGE_RECOMPUTE, said) || try_auto_first(fit, config, said) ||
@@ -203,7 +203,7 @@ static bool try_together(Fit *fit, Config *config, StrBuf *said)
     Config adapted = *config;
     size_t len = said->len;
     if (try_more(fit, config, CHANGE_OPTIMIZER, said) || try_more(fit, config, CHANGE_MOMENTS, said)) return true;
-    if (may_adapt(&adapted)) { /* without moments of the base */
+    if (may_adapt(&adapted)) { /* adapters are tried without the optimizer's changes: a frozen base has no moments */
         *config = adapted;
         said->len = len;
         if (try_more(fit, config, CHANGE_LORA, said)) return true;

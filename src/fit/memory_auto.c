@@ -1,9 +1,9 @@
-/* memory: auto. The settings that change memory and time but not what is learned make a grid; the fastest that fit are looked for by
- * compiling. Most of the grid is left out by bounds from plans of the model's first layers (depths.h): what has no chance of fitting, and
- * what can't be faster than enough others that fit. Of the rest, the lowest bound first, all layers are planned: their time tells whether
- * it is among the fastest. Only then it is compiled as a run would be.
+/* memory: auto. Settings that change memory and time but not what is learned form a grid; the fastest that fit are found by compiling.
+ * Bounds from plans of the model's first layers (depths.h) rule out most of the grid: settings that can't fit, and settings that can't be
+ * faster than enough others that fit. For the rest, lowest bound first, all layers are planned: that time tells whether they are among the
+ * fastest. Only then are they compiled as a run would be.
  *
- * Micro-steps and the update are planned apart, and each once for all settings that are the same to it. */
+ * Micro-steps and the update are planned apart, each once for all settings that don't change it. */
 #include "fit/depths.h"
 
 #include "base/json.h"
@@ -14,19 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A key of the grid with its values; the first one counts as the plainest. A key that the run file sets keeps its value. */
+/* A key of the grid with its values, the plainest first. A key that the run file sets keeps its value. */
 enum { MAX_VALUES = 6 };
 typedef struct Dimension {
     ConfigKey key;
     int       count;
     int64_t   values[MAX_VALUES];
     bool      memory_only; /* launches and their times are the same for all values */
-    bool      to_host;     /* moves what lasts, or what is_live says, to the host; the device computes no less */
+    bool      to_host;     /* moves lasting memory (if is_live: activations) to the host; the device computes no less */
     bool      is_live;
-    PlanPart  only;                        /* the part of a plan that it changes; PLAN_ALL: both */
-    ConfigKey unless;                      /* another value than the first has no effect where this flag is set; 0: always */
-    bool (*applies)(const Config *config); /* NULL: to all runs */
-    bool (*allows)(const Config *config);  /* another value than the first, of these settings; NULL: always */
+    PlanPart  only;                        /* the part of a plan that the key changes; PLAN_ALL: both parts */
+    ConfigKey unless;                      /* a flag; where it is set, only the first value has an effect; 0: no such flag */
+    bool (*applies)(const Config *config); /* whether the key has an effect in this run; NULL: in all runs */
+    bool (*allows)(const Config *config);  /* whether these settings allow another value than the first; NULL: always */
 } Dimension;
 
 static bool has_master(const Config *config)
@@ -45,7 +45,7 @@ static bool has_ranks(const Config *config)
     return setup_world(config) > 1 && !origin[KEY_run_shard_gradients] && !origin[KEY_run_shard_weights];
 }
 
-/* Trained weights of which each rank has its share alone (passes/offload.c says why), or frozen ones. */
+/* Whether weights can be offloaded: there is one rank, each rank keeps only its share (passes/offload.c says why), or they are frozen. */
 static bool can_send_weights(const Config *config)
 {
     return setup_world(config) == 1 || setup_zero_level(config) == 3 || config->lora;
@@ -73,37 +73,37 @@ static const Dimension dims[] = {
 #undef FLAG
 enum { NUM_DIMS = sizeof dims / sizeof dims[0] };
 
-/* A combination, or, until it is split, all that differ from it in dimensions that are to_host. Either way all values of memory_only ones
- * count. */
+/* A combination of values. It stands for all combinations that differ from it only in memory_only dimensions and, until it is split, in
+ * to_host dimensions. */
 typedef struct Candidate {
-    int64_t  batch; /* sequences of a micro-batch */
+    int64_t  batch; /* sequences in a micro-batch */
     int      at[NUM_DIMS];
     bool     is_split;
-    int64_t  order; /* in the grid: of equally fast ones the first is chosen */
-    PlanSize size;  /* bounds */
+    int64_t  order; /* index in the grid: among equally fast candidates the lowest is chosen */
+    PlanSize size;  /* bounds of memory and time */
 } Candidate;
 
-/* What a part of a plan takes. */
+/* The size of a part of a plan, under the values that it depends on. */
 typedef struct Planned {
     PlanPart part;
-    bool     is_whole; /* of all layers; else bounds from the first ones */
+    bool     is_whole; /* the size is of all layers; else it is bounds from the first layers */
     int64_t  batch;
-    int      at[NUM_DIMS]; /* 0 where the part doesn't depend on it */
+    int      at[NUM_DIMS]; /* 0 for dimensions that don't change the part */
     PlanSize size;
 } Planned;
 
 typedef struct Search {
     const Config  *config;
-    int64_t        rows; /* sequences of an optimizer step */
+    int64_t        rows; /* sequences in an optimizer step */
     Depths         depths;
-    int64_t        limit, device_limit, host_limit; /* the first of all bounds; 0: unknown */
+    int64_t        limit, device_limit, host_limit; /* bytes; 0: unknown. limit: the smaller of device_limit and the run's limit */
     bool           is_host;                         /* the device's memory is the host's */
-    Candidate     *items;                           /* that may fit */
+    Candidate     *items;                           /* candidates that may fit */
     size_t         count, capacity;
-    Candidate      smallest; /* where none fits */
-    Planned       *parts;    /* that were planned */
+    Candidate      smallest; /* candidate that takes the least memory, for when none fits */
+    Planned       *parts;    /* the parts planned so far */
     size_t         num_parts, cap_parts;
-    int64_t        order[MEMORY_CHOICES]; /* of those in `found` */
+    int64_t        order[MEMORY_CHOICES]; /* Candidate.order of each choice in `found` */
     MemoryChoices *found;
 } Search;
 
@@ -131,7 +131,7 @@ static void set_value(Config *config, ConfigKey key, int64_t value)
         *(int64_t *)field = value;
 }
 
-/* The run with a candidate's settings; false: some have no effect beside the others. */
+/* The run's config with a candidate's settings. False: one of the settings has no effect, or isn't allowed, beside the others. */
 static bool make_config(const Search *s, const Candidate *c, Config *out)
 {
     *out = *s->config;
@@ -151,7 +151,8 @@ static Kind kind_of(int dim)
     return dims[dim].memory_only ? OF_MEMORY : dims[dim].to_host ? OF_HOST : OF_DEVICE;
 }
 
-/* Moves on among the dimensions of a kind, the last of them first. False: that was the last; all are at their first value again. */
+/* Steps to the next combination of a kind's dimensions; the last dimension changes fastest. False: this was the last combination, and all
+ * dimensions are back at their first value. */
 static bool next_values(const Search *s, Candidate *c, Kind kind)
 {
     for (int d = NUM_DIMS - 1; d >= 0; d--) {
@@ -171,7 +172,7 @@ static int64_t num_combinations(const Search *s, Kind kind)
     return count;
 }
 
-/* The last values of all dimensions of a kind that have an effect beside the others. */
+/* Sets each dimension of a kind to its last value, unless that value has no effect beside the others. */
 static void take_last(const Search *s, Candidate *c, Kind kind)
 {
     Config config;
@@ -190,7 +191,7 @@ static bool fits(const Search *s, int64_t bytes)
     return bytes >= 0 && (!s->limit || bytes <= s->limit);
 }
 
-/* Room for one more. */
+/* Returns `items` with room for one more item. */
 static void *grow(void *items, size_t count, size_t *capacity, size_t size)
 {
     if (count < *capacity) return items;
@@ -234,15 +235,16 @@ static PlanSize size_of(Search *s, const Candidate *c, bool is_whole)
     return plan_join(&micro, &update);
 }
 
-/* Bounds of what settings take, whatever those of memory_only dimensions are: their last values take least. */
+/* Bounds that hold for all values of memory_only dimensions: their last values take least. */
 static PlanSize bounds_of(Search *s, Candidate c)
 {
     take_last(s, &c, OF_MEMORY);
     return size_of(s, &c, false);
 }
 
-/* Bounds of all combinations of to_host dimensions: no copies; if that doesn't fit, what lasts without all that can leave, and, with_live,
- * of what is alive the least, which takes a plan more. */
+/* Bounds that hold for all combinations of to_host dimensions. The time bound leaves out copies to and from the host. If memory without
+ * such copies doesn't fit, the memory bound counts only what can't leave the device and, with_live, the fewest activations (which takes one
+ * more plan). */
 static PlanSize bounds_of_all(Search *s, const Candidate *c, bool with_live)
 {
     Candidate all = *c, live = *c;
@@ -265,7 +267,7 @@ static PlanSize bounds_of_all(Search *s, const Candidate *c, bool with_live)
     return size;
 }
 
-/* Visits all combinations but for dimensions that are to_host or memory_only. */
+/* Visits all combinations of batches and of dimensions that are neither to_host nor memory_only. */
 static void visit_grid(Search *s, void (*visit)(Search *s, Candidate *c))
 {
     const int64_t most_batch = (int64_t)options[KEY_run_per_device_train_batch_size].limits.max,
@@ -288,7 +290,7 @@ static void bound_candidate(Search *s, Candidate *c)
     if (c->size.bytes >= 0 && fits(s, c->size.least_bytes)) add_candidate(s, c);
 }
 
-/* Whether it takes less than all before, with what can wait on the host there. */
+/* Keeps the candidate as s->smallest if it takes less memory than all before, when everything that can be on the host is there. */
 static void bound_smallest(Search *s, Candidate *c)
 {
     Candidate last = *c;
@@ -303,7 +305,7 @@ static void bound_smallest(Search *s, Candidate *c)
     if (last.size.bytes >= 0 && last.size.least_bytes < least) s->smallest = last;
 }
 
-/* All combinations of to_host dimensions, each with bounds of its own. */
+/* Adds all combinations of to_host dimensions that may fit, each with its own bounds. */
 static void split(Search *s, Candidate c)
 {
     c.size = bounds_of_all(s, &c, true);
@@ -322,7 +324,7 @@ static bool comes_before(const Candidate *a, const Candidate *b)
     return a->order < b->order;
 }
 
-/* Takes the one with the lowest bound of time out. */
+/* Removes and returns the candidate with the lowest bound of time. */
 static Candidate take_first(Search *s)
 {
     size_t first = 0;
@@ -333,7 +335,7 @@ static Candidate take_first(Search *s)
     return taken;
 }
 
-/* ---- those that fit ---- */
+/* ---- candidates that fit ---- */
 
 static bool is_faster(const MemoryChoice *a, int64_t order_of_a, const MemoryChoice *b, int64_t order_of_b)
 {
@@ -355,7 +357,7 @@ static void add_choice(Search *s, const MemoryChoice *choice, int64_t order)
     s->order[at] = order;
 }
 
-/* All layers are compiled where the first ones leave it open whether they fit. */
+/* Compiles all layers if the bounds from the first ones don't rule the candidate out. True: the candidate fits. */
 static bool compile_fits(Search *s, const Candidate *c, const Config *config, PlanSize *out)
 {
     PlanSize bounds = size_of(s, c, false);
@@ -369,7 +371,7 @@ static bool is_enough(const Search *s, double seconds)
     return s->found->count == MEMORY_CHOICES && seconds > s->found->items[MEMORY_CHOICES - 1].seconds;
 }
 
-/* The first values of the memory_only dimensions with which all layers fit. */
+/* Adds the candidate with the first values of memory_only dimensions with which all layers fit. */
 static void try_candidate(Search *s, Candidate *c)
 {
     MemoryChoice choice;
@@ -396,7 +398,7 @@ static void try_candidates(Search *s)
     }
 }
 
-/* The size of the run file's own settings, which says how far the first layers can be trusted. */
+/* Plans the run file's own settings: comparing them tells how far the first layers can be trusted. */
 static Status open_search(Search *s)
 {
     CompileOptions compile;
@@ -426,7 +428,7 @@ static Status search(Search *s)
     return OK;
 }
 
-/* What is there for a rank; 0: unknown. */
+/* Memory available to a rank, in bytes; 0: unknown. */
 typedef struct Room {
     int64_t device, host;
 } Room;
@@ -452,7 +454,7 @@ static Status search_within(const Config *config, const HfModel *model, Device *
                 .found = out};
     *out = (MemoryChoices){.items[0].config = *config, .tokens = s.rows * setup_world(config) * setup_sequence_len(config, model)};
     Device *null = NULL;
-    if (device_is(device, "cuda")) { /* its kernels take long to choose; plans are the same */
+    if (device_is(device, "cuda")) { /* choosing its kernels takes long, and a null device makes the same plans */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
     }
@@ -480,7 +482,8 @@ static void print_value(const Config *config, ConfigKey key, StrBuf *out)
         strbuf_printf(out, "%lld", (long long)value);
 }
 
-/* Says as " key=value" the keys of which the values differ from those of `from`; NULL: from the plainest, where the run file sets none. */
+/* Appends as " key=value" the keys whose values differ from those in `from`. `from` NULL: the keys, except those that the run file sets,
+ * whose values aren't the plainest. */
 static void say_values(const Config *config, const Config *from, StrBuf *out)
 {
     for (int d = 0; d < NUM_DIMS; d++) {
@@ -560,7 +563,7 @@ void memory_say_changes(const Config *config, const Config *from, StrBuf *out)
 
 /* ---- all ranks ---- */
 
-/* What the poorest rank has. */
+/* Every rank gets the room of the rank that has least. */
 static Status agree_on_room(Comm *comm, Device *device, int ranks_here, Room *room)
 {
     int64_t device_lacks, host_lacks;
@@ -572,7 +575,7 @@ static Status agree_on_room(Comm *comm, Device *device, int ranks_here, Room *ro
     return OK;
 }
 
-/* Rank 0's choice becomes that of all. */
+/* Gives all ranks rank 0's choice. */
 static Status share_choice(Comm *comm, Config *chosen)
 {
     int64_t values[NUM_DIMS + 2] = {chosen->per_device_train_batch_size, chosen->gradient_accumulation_steps};

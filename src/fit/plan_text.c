@@ -3,7 +3,7 @@
 
 #include "config/options.h"
 
-/* The most that is made again of quantised matrices at a time: each dies right behind its reader. */
+/* The largest quantised matrix that is dequantised at a time, in bytes: each result dies right after its reader. */
 static int64_t made_at_use(const Plan *plan)
 {
     int64_t most = 0;
@@ -13,7 +13,7 @@ static int64_t made_at_use(const Plan *plan)
     return most;
 }
 
-/* A line of the matrices that are kept in another format. */
+/* A line about the matrices that are kept in another format. */
 static void print_base(const Plan *plan, StrBuf *out)
 {
     const WeightFormat *format = NULL;
@@ -55,7 +55,7 @@ void fit_print_latent(const PlanLatent *latent, const char *label, StrBuf *out)
 
 void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out)
 {
-    enum { LEAST_PINNED = 4096 }; /* results of steps are always there */
+    enum { LEAST_PINNED = 4096 }; /* memory for the results of steps is always pinned */
     char      text[32];
     ConfigKey key;
     int64_t   limit = setup_memory_limit(config, plan, &key);

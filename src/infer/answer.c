@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Whether the prompt ends in text, so that a leading space of what follows belongs there. */
+/* Whether the prompt has a token that isn't special. If so, a leading space of the answer is part of its text. */
 static bool has_text(const Tokenizer *tokenizer, const int32_t *ids, size_t count)
 {
     for (size_t i = 0; i < count && tokenizer; i++)
@@ -36,7 +36,7 @@ void answer_deinit(Answer *answer)
     *answer = (Answer){0};
 }
 
-/* Bytes of the text that are there to stay; a stop text ends it. */
+/* Returns how many bytes of the text are settled now; cuts the text at a stop text. */
 static size_t settle(Answer *a)
 {
     const char *data = strbuf_cstr(&a->text);
@@ -62,7 +62,7 @@ static bool is_special_of(const Answer *a, int32_t id, const StrList *list)
     return found;
 }
 
-/* -infinity, the number of a banned token, is no number of JSON. */
+/* JSON has no -infinity, the log-probability of a banned token: null is written. */
 static void put_logprob(StrBuf *out, int32_t id, float logprob)
 {
     strbuf_printf(out, "{\"id\":%d,\"logprob\":", id);
@@ -90,7 +90,7 @@ bool answer_push(Answer *a, const DecodeToken *token)
     token_ids_push(&a->ids, token->id);
     keep_logprobs(a, token);
     if (!a->tokenizer) return true;
-    a->has_stopped = is_special_of(a, token->id, a->stops); /* most special tokens become no text that a stop text is found in */
+    a->has_stopped = is_special_of(a, token->id, a->stops); /* by its id, as a special token may decode to no text */
     if (a->has_stopped) return false;
     a->status = token_stream_push(a->tokenizer, &a->stream, token->id, !is_special_of(a, token->id, a->shown), &a->text);
     if (a->status == OK) a->settled = settle(a);

@@ -1,4 +1,4 @@
-/* Pairs are collected, sorted once, and counted by runs; looking one up is a binary search. */
+/* Pairs are collected, sorted once, and equal ones counted; a lookup is a binary search. */
 #include "infer/bigram.h"
 
 #include "base/array.h"
@@ -13,12 +13,12 @@ typedef struct Pair {
 
 struct Bigram {
     int32_t   vocab_size;
-    uint64_t *seen; /* every pair, in order of the text */
+    uint64_t *seen; /* every pair, in the order of the text; sorted by bigram_finish */
     size_t    num_seen, capacity;
-    Pair     *pairs; /* sorted, different */
+    Pair     *pairs; /* sorted, without duplicates */
     size_t    num_pairs;
     uint32_t *follow_count, *follow_kinds; /* (vocab_size): c(v) and n(v) */
-    uint32_t *count;                       /* (vocab_size): of single tokens */
+    uint32_t *count;                       /* (vocab_size): occurrences of each token */
     uint64_t  total, kinds;
 };
 

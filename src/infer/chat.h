@@ -1,34 +1,35 @@
-/* Asking a tuned model: messages become what the chat template makes of them, as in training. */
+/* Prompts of tuned models: the chat template renders messages, as in training. */
 #pragma once
 
 #include "infer/infer_model.h"
 #include "text/template/template.h"
 
 typedef struct ChatPrompt {
-    const char      *system; /* NULL: no such message */
+    const char      *system; /* NULL: no system message */
     Str              question;
-    const JsonValue *variables; /* object of further variables of the template, or NULL */
+    const JsonValue *variables; /* object of further template variables, or NULL */
 } ChatPrompt;
 
 typedef struct ChatMessages {
-    const JsonValue *messages; /* array of objects: chat_check */
+    const JsonValue *messages; /* array of message objects; see chat_check */
     const JsonValue *tools;    /* array or NULL */
     const JsonValue *variables;
-    Str              opening; /* text that begins the answer, as a part of the prompt; empty: none */
+    Str              opening; /* text that begins the answer; it becomes part of the prompt; empty: none */
 } ChatMessages;
 
-/* The folder's template; ERR_NOT_FOUND where it has none. */
+/* Loads the folder's template; ERR_NOT_FOUND: it has none. */
 NODISCARD Status chat_template(const InferModel *infer, Template **out_template);
 
-/* Of a list of messages, or an object with the fields "messages" and perhaps "tools": ERR_INVALID where it isn't that. */
+/* Checks a list of messages, or an object with the fields "messages" and perhaps "tools", and fills *out, which borrows from it.
+ * ERR_INVALID: it is neither. */
 NODISCARD Status chat_check(const JsonValue *value, ChatMessages *out);
 
-/* Appends the ids of the messages and of what opens the answer. BOS comes once, when the tokenizer adds it. */
+/* Appends the ids of the rendered messages and of the opening of the answer. If the tokenizer adds BOS, the ids begin with exactly one. */
 NODISCARD Status chat_encode_messages(const Template *tmpl, const Tokenizer *tokenizer, TokenizerScratch *scratch, const ChatMessages *chat,
                                       TokenIds *out);
-/* The same of one question. */
+/* Like chat_encode_messages, for one question. */
 NODISCARD Status chat_encode(const Template *tmpl, const Tokenizer *tokenizer, TokenizerScratch *scratch, const ChatPrompt *prompt,
                              TokenIds *out);
 
-/* Fills members (2 of them) with {"role", "content"}, which borrows both. */
+/* Fills the two members with "role" and "content", and returns the message, which borrows its arguments. */
 JsonValue chat_message(JsonMember members[2], const char *role, Str content);

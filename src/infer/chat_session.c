@@ -13,7 +13,7 @@
 typedef struct Turn {
     char    *question;
     StrBuf   answer;
-    bool     has_answer; /* an earlier one too, while the turn waits */
+    bool     has_answer; /* `answer` is set; while the turn waits, to an earlier answer */
     uint64_t request;
     uint32_t number;
 } Turn;
@@ -22,9 +22,9 @@ struct ChatSession {
     char  *system; /* NULL: none */
     Turn  *turns;
     size_t num_turns, capacity;
-    bool   is_waiting; /* the last turn, for an answer */
-    size_t num_asked;  /* turns since the beginning */
-    Arena  arena;      /* of the messages */
+    bool   is_waiting; /* the last turn waits for an answer */
+    size_t num_asked;  /* turns asked since the session began */
+    Arena  arena;      /* for the list of messages */
 };
 
 static char *copy_text(const char *text)

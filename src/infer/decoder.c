@@ -1,12 +1,12 @@
-/* See decoder.h. The queue is in order of handles, and all that run are older than all that wait: requests begin in that order, and the
- * youngest is preempted. The oldest is therefore never stopped, and one alone always has enough pages. A preempted request drops its pages,
- * and later reads its prompt and the text so far as it read its prompt: a run of prefill computes the same bits as runs of decode (but with
- * split_k).
+/* See decoder.h. The queue is ordered by handle, and every running request is older than every waiting one: requests begin in that order,
+ * and the youngest is preempted. So the oldest is never preempted, and a request that runs alone always has enough pages. A preempted
+ * request drops its pages. Later its prompt and its text so far are read as one prompt: prefill computes the same bits as decode runs
+ * (except with split_k).
  *
- * Runs are told one run late where the device works beside the host: a decoding step reads the token that the step before
- * chose from the device's memory, so that the device never waits for the host. A sequence that has ended is therefore decoded once more,
- * into pages that the device writes before whoever gets them next does. A row with a guide waits until its last token is known, since the
- * guide says by it what may come next: it is in every other run. */
+ * If the device works in parallel to the host, results are reported one run late. A decode run reads the previous token from device memory,
+ * so the device never waits for the host. A text that has ended is therefore decoded once more. That run may write a page that was freed,
+ * but before the page's next owner writes it. A row with a guide is only in every other run: its guide needs the last token, which the host
+ * must know first. */
 #include "infer/decoder_internal.h"
 
 #include "passes/compile.h"
@@ -15,23 +15,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Tokens that one run reads of a prompt: on the CPU more aren't read faster, and take memory. On a GPU short prompts are read together, so
- * many tokens in all. */
+/* Limits on the number of tokens that one run reads of a prompt. On the CPU longer runs aren't faster, and take more memory. On a GPU
+ * several short prompts share a run of up to TOGETHER tokens. */
 enum { LEAST_CHUNK = 32, MOST_CHUNK_CPU = 512, MOST_CHUNK_GPU = 2048, MOST_TOGETHER = 256, TOGETHER = 1024 };
-enum { LEAST_BETWEEN = 512 }; /* once so many tokens of prompts, or a chunk, are read, the rows that decode have a run */
-enum { LEAST_TOGETHER = 3 };  /* prompts: two are read faster one by one */
+enum { LEAST_BETWEEN = 512 }; /* rows that can decode get a run after this many prompt tokens, or after one chunk if that is longer */
+enum { LEAST_TOGETHER = 3 };  /* fewest prompts that share a run: two are faster in runs of their own */
 enum { PER_SPARE = 4 };
 
 /* ---- opening ---- */
 
-/* 32, 64, 96, 128, 192, 256, 384, ...: at most a third of a long run is padding. */
+/* The next chunk size in 32, 64, 96, 128, 192, 256, 384, ...: in long runs at most a third is padding. */
 static int64_t next_chunk(int64_t size)
 {
     if (size < 2 * LEAST_CHUNK) return 2 * size;
     return (size & (size - 1)) == 0 ? size / 2 * 3 : size / 3 * 4;
 }
 
-/* Runs of several prompts: 32, 64, 128 or 256 tokens of each. */
+/* Adds programs that read several prompts at once: 32, 64, 128 or 256 tokens of each. */
 static void want_together(CompileOptions *options, int64_t rows, int64_t chunk)
 {
     for (int64_t size = LEAST_CHUNK; size <= MOST_TOGETHER && size / 2 < chunk; size *= 2) {
@@ -55,7 +55,7 @@ void decoder_want(CompileOptions *options, const Device *device, const DecoderOp
     compile_add(options, &entry_decode, want->rows, 1);
 }
 
-/* Programs of an entry: of one row, or of several, or both. */
+/* Finds the programs of an entry, sorted by size. one: include programs of one row; several: include programs of several rows. */
 static Status find_sizes(const Plan *plan, const Entry *entry, bool one, bool several, Sizes *out)
 {
     for (int i = 0; i < plan->num_programs; i++) {
@@ -82,7 +82,7 @@ static Status find_programs(Decoder *d)
     return find_sizes(d->plan, &entry_decode, true, true, &d->decode);
 }
 
-/* What the programs were compiled for, of their inputs' types. */
+/* Reads the sizes that the programs were compiled for from the types of their inputs. */
 static void read_shapes(Decoder *d)
 {
     const Graph *graph = d->decode.program[d->decode.count - 1]->graph;
@@ -214,7 +214,7 @@ static Status check_sample(const Decoder *d, const SampleOptions *s)
     return OK;
 }
 
-/* Given tokens are chosen by a bias. */
+/* Checks the request's given tokens. A bias forces each of them, so the decoder must have biases. */
 static Status check_given(const Decoder *d, const DecodeRequest *r)
 {
     FAIL_IF(r->given >= r->prompt_len, ERR_INVALID,
@@ -257,7 +257,7 @@ static int64_t pages_for(const Decoder *d, int64_t positions)
     return (positions + d->page_len - 1) / d->page_len;
 }
 
-/* All that a job may ever need. */
+/* The most pages that a job may ever hold. */
 static int64_t most_pages(const Decoder *d, const Job *job)
 {
     return pages_for(d, (int64_t)job->request.prompt_len + job->most - 1);
@@ -304,7 +304,7 @@ static void free_place(Decoder *d, Place *place)
     d->num_placed--;
 }
 
-/* The last call of a request. Its place and pages are free before it, so that another may be submitted in it. */
+/* Ends a request with its last callback. The place and pages are freed before it, so that it may submit another request. */
 static void end_job(Decoder *d, Place *place, Job *job, DecodeEnd end)
 {
     if (place) free_place(d, place);
@@ -357,8 +357,8 @@ bool decoder_is_busy(const Decoder *d)
 
 /* ---- places and pages ---- */
 
-/* Whole pages of `count` tokens that others have; the last token is always computed, since the next one is chosen by it. A prompt whose
- * tokens count as seen is read whole. */
+/* Takes cached pages that hold the beginning of the job's `tokens` tokens; returns how many pages. The last token is always computed, since
+ * it gives the next one. A job with penalties shares none: all its tokens have to be counted when they are read. */
 static int64_t share_pages(Decoder *d, const Job *job, int64_t tokens, int32_t *pages)
 {
     int64_t most = (tokens - 1) / d->page_len, count = 0;
@@ -372,8 +372,7 @@ static int64_t share_pages(Decoder *d, const Job *job, int64_t tokens, int32_t *
     return count;
 }
 
-/* Pages that are kept for requests that run: one for PER_SPARE of those that may still grow. A request that begins is then not preempted
- * before some tokens of text. */
+/* Pages reserved for running requests: one for every PER_SPARE requests that may still grow. So a new request isn't preempted at once. */
 static int64_t spare_pages(const Decoder *d)
 {
     int64_t growing = 0;
@@ -381,7 +380,7 @@ static int64_t spare_pages(const Decoder *d)
     return (growing + PER_SPARE - 1) / PER_SPARE;
 }
 
-/* Gives a place the pages of what the job begins with. False: there aren't enough. */
+/* Gives a place the pages for the job's prompt and text so far. False: there aren't enough. */
 static bool give_pages(Decoder *d, const Job *job, Place *place)
 {
     int64_t tokens = (int64_t)job->request.prompt_len + job->told, want = pages_for(d, tokens);
@@ -400,7 +399,7 @@ static bool give_pages(Decoder *d, const Job *job, Place *place)
     return true;
 }
 
-/* The first of the queue take the free places. */
+/* Moves jobs from the front of the queue to free places. */
 static void admit(Decoder *d)
 {
     for (int64_t i = 0; i < d->slots && d->first; i++) {
@@ -416,7 +415,7 @@ static void admit(Decoder *d)
     }
 }
 
-/* Back to the front of the queue: all that wait are younger. */
+/* Moves the job back to the front of the queue: all waiting jobs are younger. */
 static void preempt(Decoder *d, Place *place)
 {
     Job *job = place->job;
@@ -452,7 +451,7 @@ static float float_of(int32_t bits)
     return x;
 }
 
-/* Whether the text goes on behind this token; where not, *end says why. */
+/* Reports a token; returns whether the text continues. If not, *end says why. */
 static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *end)
 {
     Job           *job = place->job;
@@ -475,7 +474,7 @@ static bool tell_token(Decoder *d, Place *place, const int32_t *row, DecodeEnd *
     *end = DECODE_BY_CALLER;
     uint64_t handle = job->handle;
     bool     goes_on = r->token(r->context, &token);
-    if (place->job != job || job->handle != handle) return true; /* it was cancelled meanwhile */
+    if (place->job != job || job->handle != handle) return true; /* `token` cancelled the request */
     if (!goes_on) return false;
     decoder_name_pages(d, place, len + job->told - 1);
     *end = job->told - job->given == r->max_tokens ? DECODE_AT_LENGTH : DECODE_AT_CONTEXT;
@@ -488,7 +487,7 @@ static Status tell_run(Decoder *d, const Run *run)
     for (int b = 0; b < run->num_rows; b++) {
         Place    *place = &d->places[run->place[b]];
         DecodeEnd end;
-        if (!place->job || place->job->handle != run->handle[b]) continue; /* it has ended */
+        if (!place->job || place->job->handle != run->handle[b]) continue; /* the request has ended */
         const int32_t *row = d->told + (run->number % DECODE_RING * d->slots + b) * d->told_cols;
         if (!tell_token(d, place, row, &end)) end_job(d, place, place->job, end);
     }
@@ -503,7 +502,7 @@ static Status tell_runs(Decoder *d, int64_t until)
 
 /* ---- steps ---- */
 
-/* Pages that a place lacks for the token that it reads next: 1 or 0. */
+/* Pages that a place needs for its next token: 1 or 0. */
 static int64_t lacks(const Decoder *d, const Place *place)
 {
     if (!can_decode(place)) return 0;
@@ -517,8 +516,8 @@ static int64_t lacking(const Decoder *d)
     return count;
 }
 
-/* Gives places that decode the pages that they lack. Where these aren't there, what runs told is heard first: a text may have ended, and a
- * preempted one's tokens are all known. */
+/* Gives pages to the places that need one to decode. If there are too few pages, all runs are reported first: a text may have ended, and
+ * all tokens of a preempted text must be known. */
 static Status grow(Decoder *d)
 {
     if (lacking(d) > pages_free(d->pages)) TRY(tell_runs(d, d->num_runs));
@@ -549,7 +548,8 @@ static int64_t rest_of(const Place *place)
     return place->to_prefill - place->prefilled;
 }
 
-/* The places that are read together with this one: their rests are as short. Where they are few, it alone. */
+/* Fills `places` with the place `prompt` and others whose remaining prompts fit the same program; returns how many. If they are fewer than
+ * LEAST_TOGETHER: with `prompt` alone. */
 static int find_together(const Decoder *d, int64_t prompt, int *places)
 {
     const Sizes *t = &d->together;
@@ -559,14 +559,14 @@ static int find_together(const Decoder *d, int64_t prompt, int *places)
     int     at = size_for(t, rest_of(&d->places[prompt]));
     int64_t most = t->program[at]->spec.batch;
     for (int64_t i = 0; i < d->slots && count < most; i++) {
-        int64_t place = (prompt + i) % d->slots; /* it is the first */
+        int64_t place = (prompt + i) % d->slots; /* begins with `prompt` itself */
         if (has_prompt_left(&d->places[place]) && rest_of(&d->places[place]) <= t->size[at]) places[count++] = (int)place;
     }
     return count < LEAST_TOGETHER ? 1 : count;
 }
 
-/* Prompts are read first, since each adds a row to the steps behind it; but rows that decode never wait for more than some tokens of them.
- */
+/* Prompts come first, since each adds a row to later decode runs. But rows that can decode get a run once most_read prompt tokens were
+ * read. */
 static Status run_next(Decoder *d)
 {
     int64_t prompt = find_prompt(d);

@@ -1,19 +1,19 @@
-/* The runs of a decoder: what each row of a program reads, and what it is told of how its token is chosen. */
+/* The runs of a decoder: the inputs of each row, and how its next token is chosen. */
 #include "infer/decoder_internal.h"
 
 #include <string.h>
 
-/* More than any score: a token that gets it is chosen. */
+/* More than any score: adding it makes a token certain to be chosen. */
 static const float sure_bias = 1e30f;
 
-/* The text's token behind `position` tokens is the request's. */
+/* Whether the token at `position` was given by the request. */
 static bool is_given(const Job *job, int64_t position)
 {
     int64_t len = (int64_t)job->request.prompt_len;
     return position >= len && position < len + job->given;
 }
 
-/* How row b's token is chosen: the one behind `position` tokens. */
+/* Sets how row b chooses its token, which will be at `position`. */
 static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
 {
     const SampleOptions *s = &job->request.sample;
@@ -44,7 +44,7 @@ static void feed_choice(Decoder *d, int64_t b, const Job *job, int64_t position)
     d->feeds.biases[b * d->biases] = sure_bias;
 }
 
-/* Which ids row b may choose; guides of a run without such rows aren't copied to the device. */
+/* If row b has a guide, sets which ids it may choose. Guides are copied to the device only in runs with a guided row. */
 static void feed_guide(Decoder *d, int64_t b, const Job *job)
 {
     int32_t *words = d->guides + b * d->guide_words;
@@ -54,7 +54,7 @@ static void feed_guide(Decoder *d, int64_t b, const Job *job)
     job->request.guide(job->request.context, (uint32_t *)words);
 }
 
-/* Row b, of `seq` tokens, is nobody's. */
+/* Marks row b, of `seq` tokens, as unused. */
 static void feed_idle(Decoder *d, int64_t b, int64_t seq)
 {
     static const Job nobody;
@@ -153,7 +153,7 @@ Status decoder_decode(Decoder *d, int64_t count)
         Place *place = &d->places[i];
         if (!can_decode(place)) continue;
         int     b = run->num_rows++;
-        int64_t position = (int64_t)place->job->request.prompt_len + place->issued - 1; /* of the token that is read */
+        int64_t position = (int64_t)place->job->request.prompt_len + place->issued - 1; /* position of the token that is read */
         feed_place(d, b, i, position);
         d->feeds.tokens[b] = -1;
         d->feeds.positions[b] = (int32_t)position;

@@ -1,4 +1,5 @@
-/* A text becomes rows of the eval program: row r holds tokens [begin, begin + S) and labels only where no earlier row had. */
+/* A text is cut into rows of the eval program: row r holds tokens [begin, begin + S), and labels only for tokens that no earlier row
+ * scored. */
 #include "infer/evaluate.h"
 
 #include <stdlib.h>
@@ -25,7 +26,7 @@ Status evaluate_start(InferModel *infer, size_t longest_ids, int64_t context)
     return infer_start(infer);
 }
 
-/* One run of the program: rows of a batch, filled from `at`. */
+/* The inputs and outputs of one run of the program. */
 typedef struct EvalBatch {
     int64_t  rows, seq;
     Feeds    feeds;

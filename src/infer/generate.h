@@ -1,10 +1,10 @@
-/* One text after one prompt, by a decoder of its own. */
+/* Generates one text after one prompt, with a decoder of its own. */
 #pragma once
 
 #include "infer/decoder.h"
 #include "text/tokenizer.h"
 
-/* Gets each token as it is chosen; false stops. */
+/* Receives each token as it is chosen; false stops. */
 typedef bool (*GenerateSink)(void *context, int32_t id);
 
 typedef struct GenerateJob {
@@ -16,15 +16,15 @@ typedef struct GenerateJob {
     int            num_eos;
     GenerateSink   sink;
     void          *context;
-    const float  **seen; /* NULL, or gets the logits that the next token of the sink was chosen by */
+    const float  **seen; /* NULL, or receives the logits that the sink's next token was chosen by */
 } GenerateJob;
 
 typedef struct GenerateStats {
-    int64_t generated;    /* tokens handed out; EOS isn't */
-    bool    stopped;      /* at EOS or by the sink */
-    bool    context_full; /* the cache ended before max_tokens */
+    int64_t generated;    /* tokens given to the sink; EOS isn't */
+    bool    stopped;      /* ended by EOS or by the sink */
+    bool    context_full; /* the cache was full before max_tokens */
 } GenerateStats;
 
-/* The session has programs of entries prefill and decode. ERR_INVALID when the prompt doesn't fit into the cache, ERR_DIVERGED when the
- * model gives no numbers to choose by. */
+/* The session must have programs of the entries prefill and decode. ERR_INVALID: the prompt doesn't fit the cache. ERR_DIVERGED: the
+ * model's logits contain no usable number. */
 NODISCARD Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats);

@@ -14,11 +14,11 @@ typedef struct Run {
     const GenerateFileJob *job;
     RowsRun               *rows;
     ResumableFile          file;
-    int64_t                first_line;  /* of this start */
-    double                 begun, told; /* begun: at the first step; 0: there is none */
+    int64_t                first_line;  /* number of lines that existed when this command began */
+    double                 begun, told; /* begun: time of the first step, 0: not yet; told: when progress was last logged */
 } Run;
 
-/* Keeps the lines that are whole and in their place: a kill may tear the last one, a lost disk write more. */
+/* Keeps the lines of an earlier run that are complete and in order. A kill may have cut the last line, a crash of the machine several. */
 static Status go_on(Run *r)
 {
     const RowsProgress *p = rows_progress(r->rows);
@@ -38,7 +38,7 @@ static Status go_on(Run *r)
 
 /* ---- progress ---- */
 
-/* On a terminal ten times a second, else every half minute. */
+/* Shows progress: on a terminal ten times a second, else every half minute. */
 static void tell_progress(Run *r)
 {
     const RowsProgress *p = rows_progress(r->rows);

@@ -1,4 +1,4 @@
-/* The settings of generate_file: all that a sample depends on. Models and prompts are told by hashes of what is read of them. */
+/* The settings of generate_file: everything that a sample depends on. Models and prompts are represented by hashes. */
 #include "infer/generate_file.h"
 
 #include "base/hash.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { LOOKED_AT = 4096 }; /* bytes of each tensor: training changes all of them */
+enum { LOOKED_AT = 4096 }; /* bytes hashed of each tensor: enough, since training changes all tensors */
 
 static uint64_t hash_tensor(const StTensor *tensor, uint64_t hash)
 {
@@ -23,7 +23,7 @@ static uint64_t hash_weights(const StFile *weights, uint64_t hash)
 
 static uint64_t hash_model(const InferModel *infer)
 {
-    uint64_t hash = infer->tokenizer ? tokenizer_hash(infer->tokenizer) : 0; /* prompts may be ids */
+    uint64_t hash = infer->tokenizer ? tokenizer_hash(infer->tokenizer) : 0; /* 0 without a tokenizer: prompts may be ids */
     hash = hash_bytes(infer->model->config_text.data, infer->model->config_text.len, hash);
     hash = hash_bytes(infer->eos, (size_t)infer->num_eos * sizeof *infer->eos, hash);
     return hash_weights(infer->model->weights, hash);
@@ -36,11 +36,11 @@ static uint64_t hash_adapter(const PeftAdapter *adapter)
     StrBuf   config = {0};
     json_write(&config, &adapter->config, -1);
     if (peft_open_tensors(adapter->dir, &tensors) == OK) {
-        hash = hash_weights(tensors, hash_bytes(config.data, config.len, 1)); /* its alpha is in the config alone */
+        hash = hash_weights(tensors, hash_bytes(config.data, config.len, 1)); /* the config is hashed because only it contains alpha */
         st_close(tensors);
     }
     strbuf_deinit(&config);
-    status_clear(); /* loading it says so better */
+    status_clear(); /* errors are ignored: loading the adapter reports them better */
     return hash;
 }
 
@@ -79,7 +79,7 @@ static void put_double(StrBuf *out, const char *key, double value)
     json_write_double(out, value);
 }
 
-/* Their names with hashes. */
+/* Names of the adapters, each with its hash. */
 static void put_adapters(StrBuf *out, const InferModel *infer)
 {
     put_key(out, "adapters");
@@ -108,7 +108,7 @@ static void put_biases(StrBuf *out, const SampleOptions *s)
     strbuf_putc(out, '[');
     for (int i = 0; i < s->num_biases; i++) {
         strbuf_printf(out, "%s[%d, ", i ? ", " : "", s->bias_ids[i]);
-        json_write_double(out, (double)s->biases[i]); /* null: banned */
+        json_write_double(out, (double)s->biases[i]); /* -inf, a ban, becomes null */
         strbuf_putc(out, ']');
     }
     strbuf_putc(out, ']');

@@ -1,5 +1,5 @@
-/* See generate_rows.h. Lines are numbered in their order. Those that are begun and not yet taken have a slot, `line` modulo their number: a
- * finished one waits there for the lines before it, so that memory is bounded. */
+/* See generate_rows.h. Lines are numbered in order. A line that is begun and not yet handed out has the slot `line` modulo the number of
+ * slots. A finished line waits there for the lines before it, so memory is bounded. */
 #include "infer/generate_rows.h"
 
 #include "base/json.h"
@@ -11,13 +11,13 @@
 enum {
     ROWS_CPU = 16,
     ROWS_GPU = 64,
-    QUEUED_PER_ROW = 2, /* requests that the decoder has: a place that becomes free is taken at once */
+    QUEUED_PER_ROW = 2, /* requests submitted per row, so that a free place is taken at once */
     SLOTS_PER_ROW = 8,
-    SHARED_CONTEXT = 256, /* the context of a session that is shared is a multiple of it */
-    SHARED_PROMPT = 32,   /* its prompts that are expected: this, twice, four times ... as many tokens */
+    SHARED_CONTEXT = 256, /* the context of a shared session is rounded up to a multiple of this */
+    SHARED_PROMPT = 32,   /* the expected prompt of a shared session is rounded up to this times a power of two */
 };
 
-/* Which line comes next: of which row and sample. */
+/* A line's number, with its row and sample. */
 typedef struct Cursor {
     int64_t line, sample;
     size_t  row;
@@ -27,7 +27,7 @@ typedef struct Slot {
     RowsRun *run;
     Cursor   at;
     Answer   answer;
-    StrBuf   json; /* the line, once it is done */
+    StrBuf   json; /* the line, once is_done */
     bool     is_done;
 } Slot;
 
@@ -38,9 +38,9 @@ struct RowsRun {
     Decoder          *decoder;
     Slot             *slots;
     int64_t           num_slots;
-    Cursor            next;   /* to be begun */
-    int64_t           active; /* requests that the decoder has */
-    Status            status; /* what a request failed with */
+    Cursor            next;   /* the next line to begin */
+    int64_t           active; /* requests in the decoder */
+    Status            status; /* the first failure of a request */
     RowsProgress      progress;
 };
 
@@ -61,7 +61,7 @@ static int64_t max_tokens_of(const RowsRun *r, const PromptRow *row)
     return row->max_tokens ? row->max_tokens : r->job->max_tokens;
 }
 
-/* A bad row has one line. */
+/* Moves to the next line; a bad row has a single line. */
 static void advance(const RowsRun *r, Cursor *at)
 {
     at->line++;
@@ -207,7 +207,7 @@ static Status begin_more(RowsRun *r)
     return OK;
 }
 
-/* Hands out what is done and next in order. */
+/* Hands out the finished lines that are next in order. */
 static Status hand_out(RowsRun *r)
 {
     StrBuf   lines = {0};
@@ -242,7 +242,7 @@ static Status run_all(RowsRun *r)
     return OK;
 }
 
-/* So that calls of like lengths share a session. */
+/* Rounds lengths up, so that calls with similar lengths share a session. */
 static void round_up(DecoderOptions *options, int64_t most)
 {
     int64_t context = (options->context + SHARED_CONTEXT - 1) / SHARED_CONTEXT * SHARED_CONTEXT, prompt = SHARED_PROMPT;
@@ -251,7 +251,7 @@ static void round_up(DecoderOptions *options, int64_t most)
     options->prompt = prompt;
 }
 
-/* Whether each row has pages enough; what the longest text takes. */
+/* Checks that every row fits into the cache's pages, and finds the context that the longest text needs. */
 static Status find_context(const RowsRun *r, int64_t *out_context)
 {
     const PromptFile *file = r->prompts;

@@ -1,40 +1,40 @@
-/* Samples of many prompts, as lines of JSON: {"index", "sample", "id", "text", "ids", "stop_reason", "logprobs"}, or {"index", "error"} of
- * a bad row, in the order of rows and samples. A sample depends on its prompt, its row's index, its number and the settings alone. */
+/* Samples of many prompts as JSON lines, ordered by row and sample: {"index", "sample", "id", "text", "ids", "stop_reason", "logprobs"}, or
+ * {"index", "error"} for a bad row. A sample depends only on its prompt, its row's index, its number and the settings. */
 #pragma once
 
 #include "infer/answer.h"
 #include "infer/prompt_file.h"
 
 typedef struct RowsJob {
-    int64_t        num; /* samples of a prompt */
+    int64_t        num; /* samples per prompt */
     int64_t        max_tokens;
-    int64_t        rows, pages; /* of DecoderOptions; rows 0: as many as the device is good for, at most as there are samples */
-    SampleOptions  sample;      /* request and number are set for each */
-    const StrList *stops;       /* none where the model has no tokenizer */
+    int64_t        rows, pages; /* as in DecoderOptions; rows 0: chosen for the device, at most the number of samples */
+    SampleOptions  sample;      /* request and number are set for each sample */
+    const StrList *stops;       /* empty if the model has no tokenizer */
     bool           ignore_eos, skip_bad;
     int            logprobs; /* as Answer.top */
-    bool           shares;   /* memory for a little more, so that the session may serve the next call too */
+    bool           shares;   /* rounds sizes up, so that later calls can use the same session */
     void          *context;
-    Status (*take)(void *context, const StrBuf *lines); /* lines that are done, the next in order */
-    Status (*between)(void *context);                   /* before a step; what isn't OK ends it */
+    Status (*take)(void *context, const StrBuf *lines); /* receives finished lines, in order */
+    Status (*between)(void *context);                   /* called before each step, NULL: not at all; a failure ends the run */
 } RowsJob;
 
 typedef struct RowsProgress {
-    int64_t rows;               /* places */
-    int64_t num_lines, written; /* of all; that are taken, or were skipped */
-    int64_t tokens, num_bad;    /* of this run; num_bad: lines with an error */
+    int64_t rows;               /* places of the decoder */
+    int64_t num_lines, written; /* lines of the whole file; lines taken or skipped so far */
+    int64_t tokens, num_bad;    /* tokens generated, and lines with an error, in this run */
     int64_t at_once, most_at_once, num_preempted;
 } RowsProgress;
 
 typedef struct RowsRun RowsRun;
 
-/* Everything is borrowed. */
+/* The arguments are borrowed. */
 RowsRun            *rows_create(InferModel *infer, const PromptFile *prompts, const RowsJob *job);
 void                rows_destroy(RowsRun *run);
 const RowsProgress *rows_progress(const RowsRun *run);
 
-/* Whether this is the next line, whole: then it isn't made. */
+/* Whether `line` is the next line, complete. If so, that line isn't generated. */
 bool rows_skip(RowsRun *run, Str line);
 
-/* Makes all other lines, with a session that it starts unless the one that is there serves. */
+/* Generates all lines that weren't skipped. Starts a session, unless the running session suits these lines. */
 NODISCARD Status rows_run(RowsRun *run);

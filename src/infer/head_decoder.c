@@ -1,5 +1,5 @@
-/* See head_decoder.h. Programs are compiled for batches of powers of two and for the most rows, for each dtype that hidden states come in:
- * a batch runs in the least that holds it, beside rows that nobody asked for. */
+/* See head_decoder.h. Programs are compiled for batches of powers of two rows and of the most rows, each for every dtype of hidden states.
+ * A batch runs in the smallest program that holds it; the program's other rows are ignored. */
 #include "infer/head_decoder.h"
 
 #include "ops/attrs.h"
@@ -22,8 +22,8 @@ struct HeadDecoder {
     Arena              arena;
     Plan              *plan;
     Session           *session;
-    const int32_t     *told; /* (HEAD_RING, rows) */
-    int32_t           *keys; /* (rows, SAMPLE_KEYS) */
+    const int32_t     *told; /* (HEAD_RING, rows): the ids that runs chose */
+    int32_t           *keys; /* (rows, SAMPLE_KEYS): random keys */
     int64_t            num_runs, num_told;
     int64_t            run_rows[HEAD_IN_FLIGHT];
 };
@@ -69,7 +69,7 @@ static Status check_options(const HeadDecoderOptions *o)
 
 /* ---- the matrix ---- */
 
-/* A piece of the matrix as this device has it: rows [first, first + count) of the whole, and its parameters. */
+/* One piece of this device's share: rows [first, first + count) of the whole matrix, and its parameters' names. */
 typedef struct Piece {
     int64_t first, count;
     char    weight[NAME_BYTES], scale[NAME_BYTES], bias[NAME_BYTES];
@@ -92,14 +92,14 @@ static Piece piece_of(const HeadDecoderOptions *o, int p)
     return piece;
 }
 
-/* The source, in the host's memory. */
+/* Reads the source matrix from host memory. */
 typedef struct Reader {
     const HeadDecoderOptions *options;
     const char               *data;
-    float                    *rows, *part; /* floats of some rows; of a column of them */
-    char                     *codes;       /* these rows as they are kept */
+    float                    *rows, *part; /* rows: some rows as floats; part: one column of these rows */
+    char                     *codes;       /* those rows, encoded in the dtype of HeadDecoderOptions */
     float                    *scales;
-    int64_t                   most; /* rows at once */
+    int64_t                   most; /* most rows read at once */
 } Reader;
 
 static void decode_from(const Reader *r, int64_t at, int64_t count, float *out)
@@ -108,7 +108,7 @@ static void decode_from(const Reader *r, int64_t at, int64_t count, float *out)
     dtype_decode(dtype, r->data + dtype_bytes(dtype, at), count, out);
 }
 
-/* Rows [first, first + count) of the whole matrix as floats. */
+/* Reads rows [first, first + count) of the whole matrix into r->rows as floats. */
 static void read_rows(const Reader *r, int64_t first, int64_t count)
 {
     int64_t dim = r->options->dim;
@@ -132,7 +132,7 @@ static Status check_rows(const Reader *r, int64_t first, int64_t count)
     return OK;
 }
 
-/* A row's largest number becomes 127. */
+/* Scales the row so that its largest magnitude is 127; returns the scale. */
 static float quantise_row(float *row, int64_t dim)
 {
     float most = 0;
@@ -158,7 +158,7 @@ static Status write_piece(const Reader *r, Session *session, const Piece *piece)
     return quantised ? session_write_range(session, piece->scale, 0, r->scales, (size_t)piece->count * sizeof(float)) : OK;
 }
 
-/* Transposes, rounds or quantises. */
+/* Loads a piece whose source must be transposed, rounded or quantised. */
 static Status convert_piece(const HeadDecoder *d, const Piece *piece)
 {
     const HeadDecoderOptions *o = &d->options;
@@ -196,7 +196,7 @@ static Status load_piece(const HeadDecoder *d, const Piece *piece)
     return session_sync(session);
 }
 
-/* What is behind the vocabulary stays zeros. */
+/* Loads all pieces of this device. Rows beyond the vocabulary stay zero. */
 static Status load_matrix(const HeadDecoder *d)
 {
     const HeadDecoderOptions *o = &d->options;
@@ -211,7 +211,7 @@ static Status load_matrix(const HeadDecoder *d)
 
 /* ---- opening ---- */
 
-/* The next more rows that programs are made for. */
+/* The next larger batch size that programs are compiled for. */
 static int64_t more_rows(const HeadDecoderOptions *o, int64_t rows)
 {
     return rows < MOST_POWER && rows * 2 < o->rows ? rows * 2 : o->rows;
@@ -224,7 +224,7 @@ static void add_programs(const HeadDecoderOptions *o, CompileOptions *compile)
             compile_add_spec(compile, (ProgramSpec){.entry = &entry_head, .batch = rows, .seq = 1, .hidden = hidden_dtypes[h]});
 }
 
-/* The least that holds the rows. */
+/* The smallest program for hidden states of this dtype that has at least `rows` rows. */
 static const Program *find_program(const HeadDecoder *d, DType hidden, int64_t rows)
 {
     const Program *least = NULL;
@@ -236,7 +236,7 @@ static const Program *find_program(const HeadDecoder *d, DType hidden, int64_t r
     return least;
 }
 
-/* What doesn't change from run to run: how each row's id is chosen, by which key. */
+/* Feeds the inputs that stay the same in all runs: how each row's id is chosen, and the constant parts of its random key. */
 static Status feed_once(HeadDecoder *d)
 {
     const HeadDecoderOptions *o = &d->options;
@@ -309,7 +309,7 @@ Status head_decoder_check_batch(const HeadDecoder *d, const void *hidden, DType 
     return OK;
 }
 
-/* The draws of this run. */
+/* Feeds the random keys of this run. */
 static Status feed_keys(HeadDecoder *d, const Program *program)
 {
     Feeds feeds = {.keys = d->keys};

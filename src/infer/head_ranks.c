@@ -1,4 +1,4 @@
-/* See head_ranks.h. Ranks wait for one another when a device is joined and when programs are made ready. */
+/* See head_ranks.h. Ranks wait for one another when devices are joined and when programs are prepared. */
 #include "infer/head_ranks.h"
 
 #include "setup/rank_threads.h"
@@ -18,7 +18,7 @@ struct HeadRanks {
     RankTeam *team;
     Rank      rank[MOST_RANKS];
     int       count;
-    /* What jobs read. */
+    /* Arguments of the jobs. */
     const HeadDecoderOptions *options;
     char                      kind[KIND_BYTES];
     int                       index[MOST_RANKS], threads;
@@ -37,7 +37,7 @@ typedef struct Call {
     Job        job;
 } Call;
 
-/* Others may wait for a rank that failed. */
+/* Does the job on this rank. On failure, releases the other ranks, which may wait for this one. */
 static Status do_job(void *context, Comm *comm, RankPlace place)
 {
     const Call *call = context;
@@ -46,7 +46,7 @@ static Status do_job(void *context, Comm *comm, RankPlace place)
     return status;
 }
 
-/* The job on each rank. A failure names the device, unless it is the first. */
+/* Does the job on each rank. The error names the device, unless it is the first. */
 static Status run(HeadRanks *all, Job job)
 {
     int    failed = 0;
@@ -64,7 +64,7 @@ static Status open_rank(HeadRanks *all, int rank, Comm *comm)
     if (comm) {
         FAIL_IF(!own->device->api->join, ERR_UNSUPPORTED, "device %s can't work together with others", all->kind);
         TRY(own->device->api->join(own->device, comm));
-        TRY(comm_barrier(comm)); /* the first rank's device is there */
+        TRY(comm_barrier(comm)); /* from here on the first rank's device exists */
     }
     options.rank = rank, options.world = all->count;
     if (rank && options.matrix.on_device) TRY(all->rank[0].device->api->settle(all->rank[0].device));
@@ -75,7 +75,7 @@ static Status queue_on(HeadRanks *all, int rank, Comm *comm)
 {
     HeadDecoder *decoder = all->rank[rank].decoder;
     (void)comm;
-    if (rank && head_decoder_in_flight(decoder) == HEAD_IN_FLIGHT) TRY(head_decoder_skip(decoder)); /* nobody asks this rank for ids */
+    if (rank && head_decoder_in_flight(decoder) == HEAD_IN_FLIGHT) TRY(head_decoder_skip(decoder)); /* nobody asks this rank for its ids */
     return head_decoder_queue(decoder, all->hidden, all->dtype, all->on_device, all->rows);
 }
 
@@ -102,7 +102,7 @@ static Status read_index(const char *device, const char **at, int *out)
     return OK;
 }
 
-/* "cuda", or "cuda:0,1". */
+/* Reads "cuda" or "cuda:0,1". */
 static Status read_device(HeadRanks *all, const char *device, int gpu)
 {
     const char *colon = strchr(device, ':'), *at = colon ? colon + 1 : "";
@@ -143,7 +143,7 @@ void head_ranks_close(HeadRanks *all)
 {
     if (!all) return;
     Status status = all->team ? run(all, close_rank) : OK;
-    (void)status; /* closing fails never */
+    (void)status; /* closing never fails */
     rank_team_destroy(all->team);
     free(all);
 }
@@ -152,8 +152,8 @@ void head_ranks_close(HeadRanks *all)
 
 Status head_ranks_queue(HeadRanks *all, const void *hidden, DType dtype, bool on_device, int64_t rows)
 {
-    TRY(head_decoder_check_batch(all->rank[0].decoder, hidden, dtype, rows)); /* no rank begins what another refuses */
-    for (int r = 1; r < all->count && on_device; r++)                         /* before the first waits for the others */
+    TRY(head_decoder_check_batch(all->rank[0].decoder, hidden, dtype, rows)); /* so no rank begins a batch that another would refuse */
+    for (int r = 1; r < all->count && on_device; r++)                         /* follow now, before rank 0 waits for other ranks */
         TRY(all->rank[r].device->api->follow(all->rank[r].device, all->rank[0].device));
     all->hidden = hidden, all->dtype = dtype, all->on_device = on_device, all->rows = rows;
     return run(all, queue_on);

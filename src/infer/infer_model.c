@@ -18,7 +18,7 @@ static void add_eos(Arena *arena, EosIds *eos, int64_t id)
         if (eos->ids[i] == id) return;
     if (id < 0) return;
     size_t count = (size_t)eos->num;
-    if ((count & (count - 1)) == 0) { /* full at 0, 1, 2, 4, ... */
+    if ((count & (count - 1)) == 0) { /* grows at 0, 1, 2, 4, ... elements */
         int32_t *grown = arena_array(arena, int32_t, 2 * count + 1);
         if (count) memcpy(grown, eos->ids, count * sizeof *grown);
         eos->ids = grown;
@@ -89,7 +89,7 @@ static void set_dtype(InferModel *infer, DType dtype)
     infer->options.model_dtype = infer->options.master_dtype = dtype;
 }
 
-/* For what is made in bf16 and fp32 alone. */
+/* Refuses fp16 for a feature that exists only in bf16 and fp32. */
 static Status refuse_half(const InferModel *infer, const char *what)
 {
     FAIL_IF(infer->options.model_dtype == DT_F16, ERR_UNSUPPORTED, "dtype fp16 with %s: expected dtype bf16 or fp32", what);
@@ -270,7 +270,7 @@ size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first)
     const char *name = tokenizer_id_to_token(infer->tokenizer, first);
     size_t      len = name ? strlen(name) : 0;
     StrBuf      decoded = {0};
-    if (tokenizer_is_special(infer->tokenizer, first)) { /* written in the text, or added */
+    if (tokenizer_is_special(infer->tokenizer, first)) { /* the token is written in the text, or was added */
         bool is_added = tokenizer_adds_bos(infer->tokenizer) && first == tokenizer_bos_id(infer->tokenizer);
         return !is_added && len <= text.len && memcmp(name, text.data, len) == 0 ? len : 0;
     }

@@ -1,6 +1,6 @@
-/* See json_guide.h. Tokens are sorted by their bytes, and each knows how many of them it shares with the one before: walking them in this
- * order walks no shared beginning twice, and what begins with a refused byte is passed over. A mask depends on no more of the
- * containers around than tokens close: states that differ in others alone share it. */
+/* See json_guide.h. Tokens are sorted by their bytes, and each knows how many bytes it shares with the token before. Walking them in this
+ * order walks a shared beginning only once, and skips all tokens that begin with refused bytes. A mask depends only on as many enclosing
+ * containers as one token can close; states that differ only in outer containers share a mask. */
 #include "infer/json_guide.h"
 
 #include <stdlib.h>
@@ -10,27 +10,27 @@ const JsonLimits json_guide_limits = {.depth = 32, .blanks = 24, .digits = 32, .
 
 enum { KEPT_MASKS = 256 };
 
-/* Masks of states that begin the same are found by their key. */
+/* A cached mask; key: the state that it belongs to. */
 typedef struct Kept {
     JsonWalk  key;
-    uint64_t  used; /* when, the last time; 0: free */
+    uint64_t  used; /* serial number of its last use; 0: the entry is free */
     uint32_t *words;
 } Kept;
 
 typedef struct Token {
     const char *bytes;
-    uint32_t    len, shared; /* shared: bytes of it that the one before begins with */
+    uint32_t    len, shared; /* shared: how many leading bytes equal those of the token before it */
     int32_t     id;
 } Token;
 
 struct JsonTokens {
     char     *bytes;
-    Token    *sorted; /* without empty ones */
-    Str      *by_id;  /* slices of bytes */
+    Token    *sorted; /* (count): the tokens that have bytes */
+    Str      *by_id;  /* (choices) slices of `bytes` */
     int64_t   count, choices;
     size_t    longest;
-    uint8_t   opens, closes; /* the most containers that a token opens or closes */
-    JsonWalk *path;          /* (longest + 1): states behind each byte of a token */
+    uint8_t   opens, closes; /* the most containers that one token opens or closes */
+    JsonWalk *path;          /* (longest + 1): [0] the state before a token, then the state after each of its bytes */
     Kept      kept[KEPT_MASKS];
     uint64_t  uses;
 };
@@ -143,7 +143,8 @@ int64_t json_tokens_words(const JsonTokens *tokens)
 
 /* ---- masks ---- */
 
-/* The state that stands for all with the same mask. What no token closes isn't told apart, and neither is a depth that none fills. */
+/* Maps all states with the same mask to one key. It drops the containers that no token can close, and the exact depth if no token can
+ * exceed the limit. */
 static JsonWalk key_of(const JsonTokens *tokens, const JsonWalk *walk)
 {
     JsonWalk key = *walk;
@@ -158,10 +159,10 @@ static JsonWalk key_of(const JsonTokens *tokens, const JsonWalk *walk)
 static void make_mask(JsonTokens *tokens, const JsonWalk *walk, uint32_t *words)
 {
     JsonWalk *path = tokens->path;
-    size_t    walked = 0; /* bytes of the token before that were taken */
+    size_t    walked = 0; /* bytes of the previous token that were accepted */
     path[0] = *walk;
     for (const Token *token = tokens->sorted; token < tokens->sorted + tokens->count; token++) {
-        if (token->shared > walked) continue; /* it begins with what was refused */
+        if (token->shared > walked) continue; /* the token begins with refused bytes */
         walked = token->shared;
         while (walked < token->len) {
             path[walked + 1] = path[walked];
@@ -172,7 +173,7 @@ static void make_mask(JsonTokens *tokens, const JsonWalk *walk, uint32_t *words)
     }
 }
 
-/* The mask of the state, kept until others were used more lately. */
+/* The mask of a state. Masks are cached; the least recently used one is replaced. */
 static const uint32_t *find_mask(JsonTokens *tokens, const JsonWalk *walk)
 {
     JsonWalk key = key_of(tokens, walk);
@@ -206,7 +207,8 @@ void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads)
     guide->num_leads = num_leads;
 }
 
-/* Whether the bytes go on with this lead, as far as both reach. They follow any that the text is all of. */
+/* Whether the text so far is the beginning of this lead, and `bytes` continue the lead as far as both reach. A complete lead may be
+ * followed by any bytes. */
 static bool follows(const JsonGuide *guide, Str lead, Str bytes)
 {
     size_t led = guide->led;
@@ -215,7 +217,7 @@ static bool follows(const JsonGuide *guide, Str lead, Str bytes)
     return memcmp(lead.data, guide->leads[guide->lead].data, led) == 0 && memcmp(lead.data + led, bytes.data, n) == 0;
 }
 
-/* Takes bytes that do, and perhaps reach into the object. */
+/* Advances by `bytes`, which continue leads[lead] and may reach past it. False: the JSON object doesn't accept the bytes past the lead. */
 static bool take_led(JsonGuide *guide, int lead, Str bytes)
 {
     size_t rest = guide->leads[lead].len - guide->led, n = rest < bytes.len ? rest : bytes.len;
@@ -226,7 +228,7 @@ static bool take_led(JsonGuide *guide, int lead, Str bytes)
     return true;
 }
 
-/* Until the object begins, a longer lead may go on where a shorter one ends. */
+/* Whether the text may still be within a lead: until the object begins, a longer lead may continue where a shorter one ends. */
 static bool is_led(const JsonGuide *guide)
 {
     static const JsonWalk before;

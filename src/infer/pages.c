@@ -1,6 +1,6 @@
-/* See pages.h. A name is the serial number of the page before, or of the kind, and the tokens; a page gets a new serial whenever it is
- * taken, so that names behind a forgotten page are never found again. Pages that nobody holds stand in a list, the longest unheld one
- * first. */
+/* See pages.h. A page's name is its tokens and the serial number of the page before it, or the kind of its sequence. A page gets a new
+ * serial number whenever it is taken, so pages named after a forgotten page are never found again. Pages that nobody holds are in a list,
+ * ordered by when they were dropped. */
 #include "infer/pages.h"
 
 #include "base/hash.h"
@@ -11,10 +11,10 @@
 
 typedef struct Page {
     int64_t  holders;
-    uint64_t serial, before; /* before: of the page before a named one */
+    uint64_t serial, before; /* before: of a named page, the serial number of the page before it; if it is the first, its kind */
     bool     is_named;
-    int32_t  older, newer; /* in the list of those that nobody holds; 0: none */
-    int32_t  same;         /* the next one of the same bucket; 0: none */
+    int32_t  older, newer; /* neighbours in the list of pages that nobody holds; 0: none */
+    int32_t  same;         /* the next page in the same bucket; 0: none */
 } Page;
 
 struct Pages {
@@ -22,7 +22,7 @@ struct Pages {
     uint64_t serials;
     Page    *page;    /* (1 + count) */
     int32_t *tokens;  /* (1 + count, len) */
-    int32_t *buckets; /* (num_buckets), a power of two */
+    int32_t *buckets; /* (num_buckets) first page of each; num_buckets is a power of two */
     int32_t  oldest, newest;
 };
 
@@ -48,7 +48,7 @@ Pages *pages_create(int64_t count, int64_t page_len)
     Pages *p = calloc_or_end(1, sizeof *p);
     p->count = count;
     p->len = page_len;
-    p->serials = INT32_MAX; /* numbers up to it stand for kinds */
+    p->serials = INT32_MAX; /* serial numbers are above it, kinds are not */
     for (p->num_buckets = 16; p->num_buckets < 2 * count;) p->num_buckets *= 2;
     p->page = calloc_or_end((size_t)count + 1, sizeof *p->page);
     p->tokens = calloc_or_end((size_t)((count + 1) * page_len), sizeof *p->tokens);

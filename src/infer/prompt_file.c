@@ -17,7 +17,7 @@ typedef struct PromptReader {
     const PromptOptions *options;
     PromptFile          *out;
     Template            *tmpl;  /* NULL until a row needs it */
-    Status               fatal; /* what is wrong with the folder, and not with a row */
+    Status               fatal; /* error of the model's folder: ends reading even with skip_bad */
 } PromptReader;
 
 void prompt_file_deinit(PromptFile *file)
@@ -81,7 +81,7 @@ static Status encode_field(PromptReader *r, const JsonValue *value)
     return prompt ? encode_prompt(r, prompt) : encode_messages(r, value);
 }
 
-/* null says: none of them. */
+/* name: JSON null gives no adapter. */
 static Status find_adapter(const PromptReader *r, const JsonValue *name, PromptRow *row)
 {
     if (!name || name->type == JSON_NULL) return OK;
@@ -91,7 +91,7 @@ static Status find_adapter(const PromptReader *r, const JsonValue *name, PromptR
     return OK;
 }
 
-/* null says: as many as the others. */
+/* value: JSON null gives the default. */
 static Status take_max_tokens(const JsonValue *value, PromptRow *row)
 {
     if (!value || value->type == JSON_NULL) return OK;

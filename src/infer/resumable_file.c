@@ -20,7 +20,7 @@ static void put_value(StrBuf *out, const JsonValue *value)
         strbuf_puts(out, "not given");
 }
 
-/* Appends "key was A and is B" where they differ; either may be NULL. */
+/* Appends "key was A and is B" if the values differ; either may be NULL. */
 static void compare_values(StrBuf *out, Str key, const JsonValue *was, const JsonValue *is)
 {
     StrBuf before = {0}, now = {0};
@@ -48,7 +48,7 @@ static Status compare(const char *path, Str was_text, Str is_text, StrBuf *out)
     return status;
 }
 
-/* Appends how the settings beside `file` differ from these. */
+/* Appends how the settings that `file` was made with differ from `settings`. */
 static Status compare_file(const ResumableFile *f, const char *file, Str settings, StrBuf *out)
 {
     Arena  arena = {0};
@@ -93,7 +93,7 @@ static Status make_folder(Arena *arena, const char *path)
     return slash && slash != path ? file_make_dirs(arena_strndup(arena, path, (size_t)(slash - path))) : OK;
 }
 
-/* With the part locked: another process may have finished meanwhile, and given it its name. */
+/* Call with the .part file locked: before that, another process may have finished and renamed it. */
 static Status begin_or_go_on(ResumableFile *f, Str settings)
 {
     int64_t size;

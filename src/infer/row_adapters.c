@@ -69,7 +69,7 @@ static bool same_modules(const LoraOptions *a, const LoraOptions *b)
     return true;
 }
 
-/* Whether a session that was compiled for the first ones takes the others' weights. */
+/* Whether a session compiled for adapters `a` can load the weights of adapters `b`. */
 static bool same_shapes(const RowAdapter *a, int num_a, const RowAdapter *b, int num_b)
 {
     if (num_a != num_b) return false;

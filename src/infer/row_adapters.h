@@ -1,10 +1,10 @@
-/* The adapters of an InferModel that requests choose among (infer_use_adapters). */
+/* The adapters of an InferModel that requests can choose among (infer_use_adapters). */
 #pragma once
 
 #include "infer/infer_model.h"
 
-/* Reads their weights into the session, where it decodes and hasn't them yet. */
+/* Loads the adapters' weights into the session, unless it has them or doesn't decode. */
 NODISCARD Status infer_read_adapters(InferModel *infer);
 
-/* The index of the adapter with this name in row_adapters; ERR_INVALID names those that are there. */
+/* Index in row_adapters of the adapter with this name; ERR_INVALID lists the names that exist. */
 NODISCARD Status infer_find_adapter(const InferModel *infer, Str name, int *out_index);

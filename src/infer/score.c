@@ -1,5 +1,5 @@
-/* See score.h. Rows of like lengths share a program: its rows have 16, 24, 32, 48, 64 ... tokens, so that up to 4,096 tokens at most a
- * third of a row is padding; longer ones double. */
+/* See score.h. Rows of similar length share a program: its rows have 16, 24, 32, 48, 64 ... tokens, so up to 4,096 tokens at most a third
+ * of a row is padding. Above that, lengths double. */
 #include "infer/score.h"
 
 #include "base/str.h"
@@ -12,10 +12,10 @@
 
 enum {
     LEAST_SEQ = 16,
-    FINE_SEQ = 4096, /* from there on lengths are doubled: there are but so many programs */
+    FINE_SEQ = 4096, /* longer lengths double, to limit the number of programs */
     ROW_TOKENS_CPU = 512,
     ROW_TOKENS_GPU = 1024,
-    MOST_ROWS = ROW_TOKENS_GPU / LEAST_SEQ, /* of a run */
+    MOST_ROWS = ROW_TOKENS_GPU / LEAST_SEQ, /* rows of one run */
 };
 
 void scores_deinit(Scores *scores)
@@ -53,7 +53,7 @@ static Status append_ids(const InferModel *infer, const JsonValue *list, TokenId
     return OK;
 }
 
-/* Which of a row's ids are trained, as data sets of ids say it: prompt_tokens, labels, masks. */
+/* Reads from the fields prompt_tokens, labels and masks which of the row's ids are trained. Datasets of ids have the same fields. */
 static Status append_labels(Arena *arena, const JsonValue *row, Scores *scores, ScoreRow *out)
 {
     const JsonValue *prompt = json_get(row, "prompt_tokens");
@@ -133,7 +133,7 @@ Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, 
 
 /* ---- running them ---- */
 
-/* Tokens that a row of its program has: of the row's last token nothing is asked. */
+/* Tokens per row of the program that reads this row. Nothing is predicted from the row's last token, so it needs no room. */
 static int64_t seq_of(const InferModel *infer, const ScoreRow *row)
 {
     int64_t seq = LEAST_SEQ, most = infer->model->max_positions;
@@ -141,7 +141,7 @@ static int64_t seq_of(const InferModel *infer, const ScoreRow *row)
     return seq < most ? seq : most;
 }
 
-/* Rows of a recipe's products share the scales of a batch. */
+/* Rows per batch of the program with rows of `seq` tokens. With a recipe it is 1, since products share scales over a batch. */
 static int64_t batch_of(const InferModel *infer, int64_t seq)
 {
     int64_t tokens = device_is(infer->device, "cpu") ? ROW_TOKENS_CPU : ROW_TOKENS_GPU;
@@ -174,7 +174,7 @@ static void fill_row(Feeds *feeds, int64_t at, int64_t seq, const int32_t *ids, 
     feeds_pad(feeds, at, seq, num - 1, 0);
 }
 
-/* What one program's rows are read into. */
+/* The inputs and outputs of a program's runs. */
 typedef struct ScoreBuffers {
     Feeds    feeds;
     float   *losses, *top_logprobs; /* (cells), (cells, top) */
@@ -189,7 +189,7 @@ static Status read_top(InferModel *infer, const Program *program, int64_t cells,
     return session_output(infer->session, program, "top_logprobs", to->top_logprobs, count * sizeof *to->top_logprobs);
 }
 
-/* The next rows of this length from *at on, as many as the program takes. */
+/* Runs one batch: the next rows of this program's length, from row *at on. Moves *at past them. */
 static Status run_batch(InferModel *infer, const Program *program, ScoreBuffers *to, Scores *scores, size_t *at)
 {
     Feeds    *feeds = &to->feeds;
@@ -231,7 +231,7 @@ static Status run_program(InferModel *infer, const Program *program, Scores *sco
     return status;
 }
 
-/* The first token has no number. */
+/* Whether token i counts for the sum: it has a value, isn't in the prompt and isn't labelled -100. */
 static bool is_summed(const Scores *scores, const ScoreRow *row, size_t i)
 {
     return i && i >= row->prompt && !(row->has_labels && scores->labels.data[row->first_label + i] == LABEL_IGNORE);
@@ -274,7 +274,7 @@ Status scores_run(InferModel *infer, Scores *scores)
 
 /* ---- telling ---- */
 
-/* NaN and infinities are no numbers of JSON. */
+/* JSON has no NaN or infinity: null is written. */
 static void put_number(StrBuf *out, double value)
 {
     if (isfinite(value))
@@ -283,7 +283,7 @@ static void put_number(StrBuf *out, double value)
         strbuf_puts(out, "null");
 }
 
-/* The member top_ids, or top_logprobs, of a row: a list for each token, null for the first, which nothing predicts. */
+/* Appends "top_ids" or "top_logprobs" of a row: a list for each token; null for the first, which nothing predicts. */
 static void put_top(const Scores *scores, const ScoreRow *row, bool ids, StrBuf *out)
 {
     strbuf_printf(out, ",\"%s\":[null", ids ? "top_ids" : "top_logprobs");

@@ -1,43 +1,41 @@
-/* Scores: ln p of every token of many rows, each given the tokens before it in its row.
- *
- * A program's shape follows from a row's own length, and a row is alone in it where something of a batch is shared: a row's numbers don't
- * depend on the rows beside it, to the bit. */
+/* Scores: ln p of every token of many rows, given the tokens before it in its row. A row's values don't depend on other rows, to the bit.
+ * The shape of its program follows from its own length. If the rows of a batch would share scales, each row has a batch of its own. */
 #pragma once
 
 #include "infer/infer_model.h"
 
 typedef struct ScoreRow {
-    int64_t line;       /* of the file, from 1 */
-    size_t  first, num; /* tokens, in Scores */
-    size_t  prompt;     /* of these, tokens of the prompt */
+    int64_t line;       /* line number in the file, from 1 */
+    size_t  first, num; /* range of its tokens in Scores.ids */
+    size_t  prompt;     /* how many of these tokens are the prompt */
     bool    has_prompt, has_labels;
-    size_t  first_label; /* of its num labels, in Scores: ids, -100 where one isn't trained */
-    size_t  num_summed;  /* tokens that have a number, are no prompt's, and have no label of -100 */
-    double  sum;         /* of theirs */
+    size_t  first_label; /* index of its `num` labels in Scores.labels: the ids, or -100 if a token isn't trained */
+    size_t  num_summed;  /* tokens that have a value, aren't in the prompt, and aren't labelled -100 */
+    double  sum;         /* sum of the values of these tokens */
 } ScoreRow;
 
 typedef struct Scores {
-    const char *name;     /* of the file */
-    TokenIds    ids;      /* of all rows, one after the other */
-    TokenIds    labels;   /* of rows that have them */
-    float      *logprobs; /* of each; NaN: the first token of a row has none */
-    int64_t     top;      /* how many likeliest tokens are told in place of each; 0: none are */
-    int32_t    *top_ids;  /* (ids.len, top), the likeliest first; of the first token of a row undefined */
+    const char *name;     /* name of the file */
+    TokenIds    ids;      /* ids of all rows, one row after the other */
+    TokenIds    labels;   /* labels of the rows that have labels */
+    float      *logprobs; /* ln p of each id; NaN for the first token of a row */
+    int64_t     top;      /* how many of the likeliest tokens are reported per position; 0: none */
+    int32_t    *top_ids;  /* (ids.len, top), the likeliest first; undefined for the first token of a row */
     float      *top_logprobs;
     ScoreRow   *rows;
     size_t      num_rows;
 } Scores;
 void scores_deinit(Scores *scores);
 
-/* JSON Lines: rows {"text"}, {"prompt", "completion"} or {"ids"}, which may have what format_ids
- * reads; other fields don't count, empty lines are left out. Prompt and completion are encoded apart, as in training. most: tokens of a
- * row, 0: as many as the model was made for. ERR_INVALID says name:line. */
+/* Reads JSON lines {"text"}, {"prompt", "completion"} or {"ids"}; the last may have the fields that format_ids reads. Other fields are
+ * ignored, empty lines skipped. Prompt and completion are encoded separately, as in training. most: tokens of a row; 0: the model's limit.
+ * ERR_INVALID says name:line. */
 NODISCARD Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, Scores *out);
 
-/* Starts the session for these rows, and fills in the numbers. scores->top is set before, at most as many as the vocabulary has.
- * ERR_DIVERGED when one isn't finite: all are there all the same. */
+/* Starts the session for these rows and computes their values. scores->top must be set before, at most the vocabulary's size. ERR_DIVERGED:
+ * some value isn't finite; all values are filled in nevertheless. */
 NODISCARD Status scores_run(InferModel *infer, Scores *scores);
 
-/* A line of JSON a row: ids, logprobs (null: none), with `top` top_ids and top_logprobs (lists; null: none), labels where the row has them
- * or a mask, of a prompt its number of tokens, how many are summed, their sum. */
+/* Appends a JSON line for each row: "ids", "logprobs" (null: no value); with `top` "top_ids" and "top_logprobs" (lists; null: none);
+ * "labels" if the row has them; "prompt_tokens" if it has a prompt; "tokens" (the number of summed values) and "sum". */
 void scores_write(const Scores *scores, StrBuf *out);

@@ -1,5 +1,5 @@
-/* A list of numbers among the attributes of an op. It lies in the op's struct, so that attributes are copied and compared as bytes; what is
- * behind its last number stays 0. Shared by CPU and CUDA. */
+/* A list of numbers among the attributes of an op. It is part of the op's struct, so that attributes are copied and compared as bytes;
+ * array entries after the last number stay 0. Shared by CPU and CUDA. */
 #pragma once
 
 #include <stdint.h>

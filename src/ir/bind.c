@@ -1,5 +1,5 @@
-/* Instantiates a module's statements for one config: repeat is unrolled, if decided, dims and attributes evaluated, and each
- * statement becomes parameters and nodes of a Graph. Errors say file:line of the statement. */
+/* Instantiates a module's statements for one config: unrolls repeat, decides if, evaluates dims and attributes, and makes parameters and
+ * nodes of a Graph from each statement. Errors say file:line of the statement. */
 #include "ir/bind_internal.h"
 
 #include "base/philox.h"
@@ -144,7 +144,7 @@ const char *bind_own_name(const Binder *b, const char *name)
     return *b->prefix ? arena_printf(b->arena, "%s%s", b->prefix, name) : name;
 }
 
-/* What the module itself named, or an input. */
+/* Finds a value that the module itself named, or an input; NULL: none. */
 static Value *find_value(const Binder *b, const char *name)
 {
     for (int i = b->num_scope - 1; i >= 0; i--)
@@ -155,7 +155,7 @@ static Value *find_value(const Binder *b, const char *name)
 
 static Status bind_namespace(const Binder *b, const char *name);
 
-/* What an objective reads: an output of the model or, with its name in front, of a namespace; else as any module. */
+/* Finds a value by name. An objective may also name an output of the model or, as "teacher.logits", of a namespace. */
 static Status find_read(Binder *b, const JsonValue *at, const char *name, Value **out)
 {
     const char *dot = strchr(name, '.');
@@ -209,7 +209,8 @@ Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DTypeSet more,
     return OK;
 }
 
-/* Where the DSL gave a line, messages have it, and no more of a file than a name. */
+/* Reads a statement's "source", its line of the DSL, which messages then quote. It may have no control characters, and be no longer than a
+ * name. */
 Status bind_source(Binder *b, const JsonValue *s)
 {
     const JsonValue *source = json_get(s, "source");
@@ -224,7 +225,7 @@ Status bind_source(Binder *b, const JsonValue *s)
 
 /* ---- nodes ---- */
 
-/* {"per": e, "value": e}: that many numbers; `value` may name the index i. */
+/* {"per": count, "value": e}: a list of `count` numbers; the expression `value` may use the index i. */
 static Status bind_attr_list(Binder *b, const JsonValue *json, const char *name, AttrList *list)
 {
     const JsonValue *per = json_get(json, "per"), *value = json_get(json, "value");
@@ -322,7 +323,7 @@ static Status bind_op(Binder *b, const JsonValue *s)
     TRY(bind_text(b, out, &name));
     if (find_value(b, name)) BIND_FAIL(b, out, "second value named %s", name);
     name = bind_own_name(b, name);
-    TRY(bind_spend(b, s, (int64_t)op->attrs_size / 64)); /* lists make some large */
+    TRY(bind_spend(b, s, (int64_t)op->attrs_size / 64)); /* attributes with lists are large */
     char *attrs = attrs_defaults(b->arena, op);
     for (const AttrDef *a = op->attrs; a && a->type != ATTR_TYPE_END; a++)
         if (a->of_node) *(int64_t *)(void *)(attrs + a->offset) = (int64_t)philox_name_key(name);
@@ -378,7 +379,7 @@ static Status bind_repeat(Binder *b, const JsonValue *s)
     }
     if (!--b->depth) b->num_layers += count;
     b->graph->layer = outer_layer;
-    return OK; /* the carried names stay, with their last values */
+    return OK; /* the carried names stay in scope, with their last values */
 }
 
 static Status bind_if(Binder *b, const JsonValue *s)
@@ -390,7 +391,7 @@ static Status bind_if(Binder *b, const JsonValue *s)
     return chosen ? bind_list(b, chosen) : OK;
 }
 
-/* let and output: a name, and the value it "is". */
+/* Reads a let or an output: a name, and the value that it "is". */
 static Status bind_named(Binder *b, const JsonValue *s, const char *what, const char **out_name, Value **out_value)
 {
     const JsonValue *is = json_get(s, "is");
@@ -407,7 +408,7 @@ static Status bind_let(Binder *b, const JsonValue *s)
     return push_scope(b, s, name, value);
 }
 
-/* logits (B,T,V) and losses f32 (B,T): what is sampled and evaluated counts on it. */
+/* Checks an output's type: logits are (B,T,V), losses f32 (B,T), as sampling and evaluation expect. */
 static Status check_output(Binder *b, const JsonValue *s, const char *name, const TensorType *type)
 {
     const IrSymbol *vocab = NULL;
@@ -441,7 +442,7 @@ static Status bind_output(Binder *b, const JsonValue *s)
     return OK;
 }
 
-/* By the member that says what it is; the others it may have, with a blank around each. */
+/* Kinds of statement: a statement with a member named `kind` is of that kind. `members`: its other members, each between blanks. */
 static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);
@@ -470,7 +471,7 @@ static bool is_named(const char *message, const char *name)
     return false;
 }
 
-/* A statement is many in repeats: the message says which, by the name of what it makes or by the indexes. */
+/* A statement within repeats runs many times: the message says which time, by the name of its output or by the indexes. */
 static Status say_which(Binder *b, const JsonValue *s, Status status)
 {
     const char      *message = arena_strdup(b->arena, status_message()), *name;
@@ -539,7 +540,7 @@ static void find_lines(Binder *b)
         if (b->module->text[i] == '\n') b->line_starts[b->num_lines++] = (int)i + 1;
 }
 
-/* The statements of b->module, whose symbols are there. */
+/* Binds the statements of b->module; b->dims already holds its symbols. */
 static Status bind_module(Binder *b)
 {
     b->work = b->options->max_work ? b->options->max_work : IR_MAX_WORK;
@@ -552,7 +553,7 @@ static Status bind_module(Binder *b)
     return OK;
 }
 
-/* The model itself, in a graph of its own. */
+/* Binds the model itself, into a new graph. */
 static Status bind_model(Binder *b, Arena *arena, const IrModule *model, const JsonValue *config, const char *config_name,
                          const BindOptions *options)
 {
@@ -561,13 +562,14 @@ static Status bind_model(Binder *b, Arena *arena, const IrModule *model, const J
     b->graph = graph_create(arena, options->graph_name, options->ops, options->num_ops);
     for (int i = 0; i < FEED_COUNT; i++)
         if (feed_info((Feed)i)->shape == FEED_CELLS || feed_info((Feed)i)->shape == FEED_NUMBERS)
-            graph_add_feed(b->graph, (Feed)i, options->batch, options->seq); /* the others are of single passes */
+            graph_add_feed(b->graph, (Feed)i, options->batch,
+                           options->seq); /* feeds of other shapes are added by the passes that use them */
     TRY(add_own_inputs(b));
     return bind_module(b);
 }
 
-/* The model of that name, before all else: what it gives is there when the model's own activations begin to pile up. Its layers are
- * numbered on behind those that are there. */
+/* Binds the model of that name in front of all other nodes, so that its outputs are ready before the model's own activations pile up.
+ * Its layers are numbered after the layers already in the graph. */
 static Status bind_namespace(const Binder *b, const char *name)
 {
     const IrNamespace *second = b->model->namespaces;
@@ -590,7 +592,7 @@ static Status bind_namespace(const Binder *b, const char *name)
     return OK;
 }
 
-/* What is computed of the outputs of b's model. Symbols are the model's. */
+/* Binds an objective to the outputs of b's model, with that model's symbols. */
 static Status bind_objective(const Binder *b, const IrModule *objective, bool is_fallback)
 {
     bool   is_named = graph_find(b->graph, "loss") || graph_find(b->graph, "losses");

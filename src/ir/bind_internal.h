@@ -1,4 +1,4 @@
-/* What the files that bind a module share (bind.c). */
+/* Shared by the files that bind a module (bind.c). */
 #pragma once
 
 #include "ir/expr.h"
@@ -7,7 +7,7 @@
 
 enum { BIND_MAX_DEPTH = 16, BIND_MAX_NAMES = 64, BIND_MAX_PIECES = 4096 };
 
-/* A name that stands for a value for a while: what a repeat carries, a let. */
+/* A name for a value within a scope: carried by a repeat, or made by a let. */
 typedef struct Scope {
     const char *name;
     Value      *value;
@@ -16,25 +16,25 @@ typedef struct Scope {
 typedef struct Binder {
     Arena             *arena;
     const IrModule    *module;
-    const IrModule    *model;       /* that namespaces are said of */
-    const char        *prefix;      /* of the names of values; "": none */
-    const char        *ns;          /* of parameters and outputs; NULL: the model's own */
-    bool               is_fallback; /* outputs that are there stay */
+    const IrModule    *model;       /* the module itself; for an objective, the model whose outputs and namespaces it reads */
+    const char        *prefix;      /* goes before names of values; "": nothing */
+    const char        *ns;          /* namespace, for parameters and outputs; NULL: the model's own */
+    bool               is_fallback; /* an output that exists already is kept, instead of being an error */
     const BindOptions *options;
     Graph             *graph;
     IrDims             dims;
     const char        *index_name[BIND_MAX_DEPTH];
     double             index[BIND_MAX_DEPTH];
     int                depth;
-    int64_t            num_layers; /* turns of the outermost repeats before this one */
+    int64_t            num_layers; /* iterations of outermost repeats so far */
     Scope              scope[BIND_MAX_NAMES];
     int                num_scope;
-    int               *line_starts; /* byte offsets */
+    int               *line_starts; /* byte offsets into the module's text */
     int                num_lines;
-    const char        *source;  /* file:line of the DSL that the statement was made of; NULL: it doesn't say */
-    bool               is_said; /* the message says in which statement, of the turns of repeats, it failed */
-    int64_t            work;    /* left */
-    struct Rows       *rows;    /* of tensors of a model folder, that parameters are */
+    const char        *source;  /* file:line in the DSL of the statement; NULL: unknown */
+    bool               is_said; /* the message already says in which iteration of repeats it failed */
+    int64_t            work;    /* units left; see bind_spend */
+    struct Rows       *rows;    /* rows of tensors of a model folder that parameters are loaded from or saved to */
     int                num_rows, cap_rows;
 } Binder;
 
@@ -47,23 +47,24 @@ const char *bind_place(const Binder *b, const JsonValue *at);
         return status_prefix(ERR_INVALID, "%s", bind_place((b), (at))); \
     } while (0)
 
-/* Statements and turns of repeats cost work, so that no module of a few lines fills the memory or runs for ever. */
+/* Takes `work` units from the budget, and fails when it is used up: a short module can't fill the memory or run for ever. Statements and
+ * iterations of repeats cost work. */
 NODISCARD Status bind_spend(Binder *b, const JsonValue *at, int64_t work);
-/* A number, a boolean, or a text that is an expression. */
+/* Evaluates a number, a boolean, or a text with an expression. */
 NODISCARD Status bind_eval(Binder *b, const JsonValue *value, double *out);
 NODISCARD Status bind_int(Binder *b, const JsonValue *value, int64_t *out);
-/* Says of what the failed value is: "..., as attribute eps". `which` < 0: there is one. */
+/* Adds to a failed status which value it was: "..., as attribute eps". `which`: its index in a list; < 0: it is no list. */
 NODISCARD Status bind_as(Status status, const char *what, const char *name, int which);
-/* Replaces each {expression} by its whole value: "blocks.{i}.q". */
+/* Replaces each {expression} in the text by its value, a whole number: "blocks.{i}.q". */
 NODISCARD Status bind_text(Binder *b, const JsonValue *value, const char **out);
-/* The name of a value that the module makes. */
+/* The full name of a value that the module makes: prefix and name. */
 const char      *bind_own_name(const Binder *b, const char *name);
 NODISCARD Status bind_flag(Binder *b, const JsonValue *s, const char *key, bool *out);
 NODISCARD Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DTypeSet more, DType *out); /* f32, bf16 or one of `more` */
-/* Which line of the DSL a statement was made of. */
+/* Reads the statement's "source" (its line of the DSL) into b->source. */
 NODISCARD Status bind_source(Binder *b, const JsonValue *s);
 
-/* A statement that is a parameter (bind_param.c). */
+/* Binds a statement that is a parameter (bind_param.c). */
 NODISCARD Status bind_param(Binder *b, const JsonValue *s);
-/* A tensor that two parameters were saved in would hold one of them; one of which no parameter has some rows can't be saved. */
+/* Checks how parameters fill the tensors of a model folder: no two may share rows, and a tensor that is saved must be complete. */
 NODISCARD Status bind_check_rows(Binder *b);

@@ -1,10 +1,11 @@
-/* Statements that are parameters: shape, where it is in a model folder, how it begins; then whether those of a model fill its tensors. */
+/* Statements that make parameters: shape, location in a model folder, initial values. Then whether all parameters of a model together
+ * fill its tensors. */
 #include "ir/bind_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* {"concat": [names]}: once, or `per` times in a row, in which the names may hold the index, from 0 on. */
+/* {"concat": [names]}: the names once, or `per` times in a row. Names may then use the index, which counts from 0. */
 static Status bind_concat(Binder *b, const JsonValue *json, const JsonValue *list, const TensorType *type, HfSource *hf)
 {
     const JsonValue *per = json_get(json, "per");
@@ -30,7 +31,7 @@ static Status bind_concat(Binder *b, const JsonValue *json, const JsonValue *lis
     return OK;
 }
 
-/* "name", {"concat": [names]}, {"transpose": name} or {"slice": name, "begin": e, "rows": e, "total": e}. */
+/* Reads "name", {"concat": [names]}, {"transpose": name} or {"slice": name, "begin": e, "rows": e, "total": e}. */
 static Status bind_hf(Binder *b, const JsonValue *json, const TensorType *type, HfSource *hf)
 {
     const JsonValue *name = json;
@@ -80,10 +81,10 @@ static Status bind_init(Binder *b, const JsonValue *json, Param *param)
     return OK;
 }
 
-/* The rows of each matrix that a parameter holds. Pieces of a folder are such, unless it says otherwise. */
+/* Reads the rows of each matrix that a parameter holds. Default: each piece of a concat is a matrix. */
 static Status bind_matrices(Binder *b, const JsonValue *s, Param *param)
 {
-    enum { NODES = 32 /* which an optimizer makes for each */ };
+    enum { NODES = 32 /* nodes that an optimizer makes for each matrix */ };
     const JsonValue *json = json_get(s, "matrices");
     int64_t         *rows, period;
     bool             in_pieces = !json && param->hf.kind == HF_CONCAT && param->hf.num_names > 1 && param->type.ndim == 2;
@@ -114,9 +115,9 @@ static Status bind_shape(Binder *b, const JsonValue *s, TensorType *type)
 
 /* Rows [begin, end) of a tensor of a model folder, and the statement whose parameter they are. */
 typedef struct Rows {
-    bool             is_saved; /* of one that is written */
+    bool             is_saved; /* true: the parameter is saved to these rows; false: loaded from them */
     const char      *tensor;
-    int64_t          begin, end, total; /* total: all of a tensor of which these are a part, else 0 */
+    int64_t          begin, end, total; /* total: rows of the whole tensor if this is a slice, else 0 */
     const Param     *param;
     const JsonValue *statement;
 } Rows;
@@ -149,7 +150,7 @@ static bool same_tensor(const Rows *a, const Rows *b)
     return a && b && a->is_saved == b->is_saved && strcmp(a->tensor, b->tensor) == 0;
 }
 
-/* Rows of one tensor are `rows` and those before and behind it, in their order; NULL: none. */
+/* Checks that no saved rows are missing around `rows`. before, behind: the neighbours in the same tensor; NULL: none. */
 static Status check_gap(Binder *b, const Rows *before, const Rows *rows, const Rows *behind)
 {
     if (!rows->is_saved || !rows->total) return OK;

@@ -1,4 +1,4 @@
-/* Precedence climbing; depth is bounded so that no input overflows the stack. */
+/* Evaluates expressions by precedence climbing; depth is bounded so that no input overflows the stack. */
 #include "ir/expr.h"
 
 #include "base/dtype.h"
@@ -13,7 +13,7 @@ typedef struct Expr {
     ExprLookup  lookup;
     const void *context;
     int         depth;
-    int         unused; /* above 0: what is read doesn't count */
+    int         unused; /* above 0: in a branch whose value is discarded */
 } Expr;
 
 enum { EXPR_MAX_DEPTH = 64, EXPR_MAX_NAME = 128, EXPR_MAX_BYTES = 4096 };
@@ -34,14 +34,14 @@ static bool accept(Expr *e, const char *token)
     return true;
 }
 
-/* The value of a name, at an index where one follows. */
+/* The value of a name, or of an entry of its list if [index] follows. */
 static Status named(Expr *e, const char *name, double *out)
 {
     double index;
     bool   indexed = accept(e, "[");
     if (indexed) TRY(ternary(e, &index));
     FAIL_IF(indexed && !accept(e, "]"), ERR_INVALID, "expression \"%s\": expected ] at \"%s\"", e->text, e->p);
-    if (e->unused) index = 0; /* every list has that entry */
+    if (e->unused) index = 0; /* index 0 exists in every list */
     Status status = e->lookup(e->context, name, indexed ? &index : NULL, out);
     return status == OK ? OK : status_prefix(status, "expression \"%s\"", e->text);
 }
@@ -59,7 +59,7 @@ static double round_bf16(double value)
     return (double)bf16_to_f32(bf16_from_f32((float)value));
 }
 
-/* Of one number or of two. */
+/* Functions of one number or of two. */
 static const struct {
     const char *name;
     double (*of_one)(double), (*of_two)(double, double);
@@ -118,7 +118,7 @@ static Status unary(Expr *e, double *out)
     return OK;
 }
 
-/* Binary operators, loosest first. Two-character ones stand before their prefixes. */
+/* Binary operators, loosest first. An operator of two characters comes before its own prefix (<= before <). */
 static const struct {
     const char *token;
     int         level;

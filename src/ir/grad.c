@@ -1,4 +1,4 @@
-/* What backward rules call. A parameter's gradient is produced straight into its lasting memory. */
+/* Functions that backward rules call. A parameter's gradient is produced straight into its lasting memory. */
 #include "ir/grad.h"
 
 void grad_init(GradBuilder *grad, Graph *graph, int add_op, bool accumulate, bool fp32_grads)
@@ -79,13 +79,13 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
 {
     CHECK(value->producer);
     if (param->kind != VALUE_PARAM) {
-        CHECK(grad_add(grad, param, value) == OK); /* of one type */
+        CHECK(grad_add(grad, param, value) == OK); /* fails only if the types differ */
         return;
     }
     if (value->sharing != STORAGE_UPDATE) {
         CHECK(!grad->grads[param->id] && !value->storage);
         value_place_in(value, home_of(grad, param), 0);
-        CHECK(type_equal(&value->type, &value->storage->type)); /* the rule asked for grad_dw_dtype */
+        CHECK(type_equal(&value->type, &value->storage->type)); /* holds, as the rule asked for grad_dw_dtype */
     }
     grad->grads[param->id] = value;
 }
@@ -97,7 +97,7 @@ static bool reads_any(const Node *node, const char *marked)
     return false;
 }
 
-/* By value id: `from` and what follows from it in the forward pass; NULL: some gradient is made of one of these already. */
+/* Marks, by value id, `from` and all values computed from it in the forward pass. NULL: a backward node reads one of them already. */
 static char *find_followers(const Graph *graph, const Value *from)
 {
     char *marked = arena_array(graph->arena, char, graph->num_values);
@@ -111,7 +111,7 @@ static char *find_followers(const Graph *graph, const Value *from)
     return marked;
 }
 
-/* What follows from `from` in the forward pass moves behind the backward node that yields `to`. */
+/* Nodes of the forward pass that depend on `from` move after the backward node that yields `to`. */
 void grad_replace_forward(GradBuilder *grad, Value *from, Value *to)
 {
     Graph      *graph = grad->graph;

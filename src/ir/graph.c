@@ -8,12 +8,12 @@
 
 typedef struct NameSlot {
     Value   *value; /* NULL: free */
-    uint64_t hash;  /* of its name */
+    uint64_t hash;  /* of the value's name */
 } NameSlot;
 
 typedef struct NameTable {
     NameSlot *slots;
-    uint32_t  capacity, used; /* capacity: power of two */
+    uint32_t  capacity, used; /* capacity is a power of two */
 } NameTable;
 
 /* ---- types ---- */
@@ -147,7 +147,7 @@ static uint64_t name_hash(const char *name)
     return hash_bytes(name, strlen(name), 0);
 }
 
-/* Where the name is, or would be put. */
+/* The slot that has the name, or the free slot where it belongs. */
 static NameSlot *name_slot(const NameTable *table, const char *name, uint64_t hash)
 {
     uint32_t i = (uint32_t)hash & (table->capacity - 1);
@@ -251,7 +251,7 @@ Value *graph_add_feed(Graph *graph, Feed feed, int64_t batch, int64_t cols)
     return graph_add_value(graph, VALUE_INPUT, info->name, &type);
 }
 
-/* The slot of the old name stays, so that names behind it are found; nothing matches it. */
+/* The old name's slot stays, so that probing still finds names after it; no look-up matches it. */
 void graph_rename(Graph *graph, Value *value, const char *name)
 {
     if (strcmp(value->name, name) == 0) return;
@@ -287,8 +287,8 @@ Value *graph_add_param(Graph *graph, Param *param)
     return value;
 }
 
-/* Numbers are sparse, so that a node put between two others takes one between theirs: many can be put before the same node, and
- * all nodes are numbered again only where no number is free. */
+/* Order numbers are sparse: a node put between two others takes a number between theirs. Many can be put before the same node; only when
+ * no number is free, all nodes are numbered again. */
 static void node_number(Graph *graph, Node *node)
 {
     const int64_t gap = (int64_t)1 << 32, step = 1 << 16;
@@ -372,7 +372,7 @@ static void set_storage(Value *value, Sharing sharing, Value *storage, int64_t o
     if (sharing == STORAGE_UPDATE || sharing == STORAGE_HOME) value->kind = storage->kind;
 }
 
-/* The output lives where its op says, unless value_place_in gave it a home. */
+/* Storage of an output follows its op, unless value_place_in gave it a home. */
 static void follow_op(Value *out)
 {
     Value  *storage;
@@ -380,7 +380,7 @@ static void follow_op(Value *out)
     if (out->sharing != STORAGE_HOME) set_storage(out, sharing, storage, 0);
 }
 
-/* Nothing makes the value any more. */
+/* The value has no producer any more. */
 static void forget(Value *value)
 {
     set_storage(value, STORAGE_OWN, NULL, 0);
@@ -521,7 +521,7 @@ static Status check_inputs(const Node *node)
     return OK;
 }
 
-/* Runs infer with a place for every output, wanted or not. */
+/* Runs infer with a temporary value for every output, wanted or not. */
 Status node_infer(const Node *node, TensorType out_types[NODE_MAX_OUT])
 {
     Value  scratch[NODE_MAX_OUT] = {0};
@@ -555,7 +555,7 @@ static Status infer_failed(Status status, const Node *node, const char *name)
     return status;
 }
 
-/* The values it reads know of it from here on. */
+/* Adds the node to the readers of its inputs. */
 static void node_connect(Graph *graph, Node *node)
 {
     node->uses = arena_array(graph->arena, Use, node->num_in + 1);

@@ -1,5 +1,5 @@
-/* Reading a module and evaluating its `config` section: which symbols there are, from which keys of config.json they come,
- * and which settings the family doesn't have. What isn't known is an error or, where harmless, listed as ignored. */
+/* Reads a module and evaluates its `config` section: which symbols it has, from which keys of config.json they are read, and which
+ * settings the family doesn't support. An unknown key is an error or, if harmless, listed as ignored. */
 #include "ir/module.h"
 
 #include "ir/expr.h"
@@ -13,7 +13,7 @@ enum { IR_VERSION = 1, IR_MAX_SYMBOLS = 64, IR_MAX_LISTED = 1 << 16, IR_MAX_PREF
 
 static const char *const role_names[IR_ROLE_COUNT] = {"vocabulary", "positions", "tied"};
 
-/* "roles": texts under names that have a meaning; "unread": texts; "prefix": a text. */
+/* Checks "roles" (texts under names that have a meaning), "unread" (texts) and "prefix" (a text). */
 static Status check_names(const IrModule *module)
 {
     const JsonValue *roles = json_get(&module->root, "roles"), *unread = json_get(&module->root, "unread");
@@ -35,7 +35,7 @@ static Status check_names(const IrModule *module)
     return OK;
 }
 
-/* "inputs": [{"name": text, "dtype": "i32" or "f32", "pad": whole number, "size": whole number, "target": bool}]. */
+/* Reads "inputs": [{"name": text, "dtype": "i32" or "f32", "pad": whole number, "size": whole number, "target": bool}]. */
 static Status read_inputs(IrModule *module)
 {
     const JsonValue *inputs = json_get(&module->root, "inputs");
@@ -67,7 +67,7 @@ static Status read_inputs(IrModule *module)
     return OK;
 }
 
-/* `kind`: the member that has its name, architecture or objective. */
+/* `kind`: the member that holds the module's name, "architecture" or "objective". */
 static Status parse(Arena *arena, const char *file, const char *text, size_t len, const char *kind, IrModule **out_module)
 {
     FAIL_IF(len > IR_MAX_BYTES, ERR_INVALID, "%s: a module of %zu bytes; at most %d are read", file, len, IR_MAX_BYTES);
@@ -199,10 +199,10 @@ Status ir_dims_at(const IrDims *dims, const char *name, const double *index, dou
     return OK;
 }
 
-/* Symbols, and `i` of the entry of a list that is worked on. */
+/* Symbols, and `i`, the index of the list entry being evaluated. */
 typedef struct EntryNames {
     const IrDims *dims;
-    const double *entry; /* NULL: none is */
+    const double *entry; /* i; NULL: no list is being evaluated */
 } EntryNames;
 
 static Status lookup_names(const void *context, const char *name, const double *index, double *out)
@@ -230,11 +230,11 @@ typedef struct Setting {
     const JsonValue *entry;
     const JsonValue *config;
     const char      *config_name;
-    const char      *key;     /* the spelling found */
-    bool             is_null; /* a spelling is there, and none that isn't null */
+    const char      *key;     /* the spelling found in config.json, else the last one tried */
+    bool             is_null; /* some spelling is there, but all that are there are null */
 } Setting;
 
-/* Whether the value is of the entry's "type"; one without may have any. */
+/* Checks the value against the entry's "type"; an entry without a type accepts any. */
 static Status check_type(const Setting *s, const JsonValue *value)
 {
     const char *type;
@@ -242,7 +242,8 @@ static Status check_type(const Setting *s, const JsonValue *value)
     bool is_01 = value->type == JSON_INT && (value->integer == 0 || value->integer == 1);
     if (strcmp(type, "number") == 0)
         FAIL_IF(value->type != JSON_INT && value->type != JSON_DOUBLE && value->type != JSON_STRING, ERR_INVALID,
-                "%s: %s: expected a number, found %s", s->config_name, s->key, json_type_name(value->type)); /* a text's message is below */
+                "%s: %s: expected a number, found %s", s->config_name, s->key,
+                json_type_name(value->type)); /* setting_value rejects texts, with a better message */
     else if (strcmp(type, "flag") == 0)
         FAIL_IF(value->type != JSON_BOOL && !is_01, ERR_INVALID, "%s: %s: expected true or false, found %s", s->config_name, s->key,
                 json_type_name(value->type));
@@ -287,7 +288,7 @@ static Status setting_value(const Setting *s, const JsonValue *value, double *ou
         return OK;
     case JSON_STRING:
         return setting_from_choice(s, value, out);
-    case JSON_ARRAY: /* one value a layer: all must be the same */
+    case JSON_ARRAY: /* one value per layer: all must be the same */
         *out = 0;
         for (uint32_t i = 0; i < value->count; i++) {
             double one = 0;
@@ -319,14 +320,14 @@ static Status check_range(const Setting *s, double value)
     return OK;
 }
 
-/* Finds the first spelling in config that isn't null; `entry.key` is a text or an array of texts. */
+/* Finds the first spelling in config that isn't null; "key" of the entry is a text or an array of texts. */
 static const JsonValue *setting_find(Setting *s)
 {
     const JsonValue *key = json_get(s->entry, "key");
     bool             is_list = key && key->type == JSON_ARRAY;
     s->key = "";
     s->is_null = false;
-    if (!key) json_get_str(s->entry, "symbol", &s->key); /* what follows from other symbols */
+    if (!key) json_get_str(s->entry, "symbol", &s->key); /* computed from other symbols */
     for (uint32_t i = 0; key && i < (is_list ? key->count : 1); i++) {
         const JsonValue *spelling = is_list ? &key->items[i] : key;
         if (spelling->type != JSON_STRING) continue;
@@ -348,16 +349,16 @@ static Status check_symbol(const IrModule *module, const char *symbol, const IrD
     return OK;
 }
 
-/* What made an expression what it is, as a user may look it up: keys of config.json with their values. */
+/* Collects why an expression has its value, in terms a user can look up: keys of config.json with their values. */
 typedef struct Reasons {
     const IrModule  *module;
     const IrDims    *dims;
     const JsonValue *config;
     StrBuf          *text;
-    bool            *is_told; /* of each symbol */
+    bool            *is_told; /* by symbol: it was told already */
 } Reasons;
 
-/* ExprLookup that writes down what each name comes from: its key, or what its default names. */
+/* ExprLookup that also writes down each symbol's origin: its key with the value, or the symbols in its default. */
 static Status lookup_reasons(const void *context, const char *name, const double *index, double *out)
 {
     const Reasons  *r = context;
@@ -383,7 +384,7 @@ static Status lookup_reasons(const void *context, const char *name, const double
     return ir_dims_at(r->dims, name, index, out);
 }
 
-/* "rope_scaling.rope_type is \"yarn\"": of the names that count in an expression; nothing where none comes from a key. */
+/* Writes "rope_scaling.rope_type is \"yarn\"", for the symbols used in an expression; nothing if no symbol was read from a key. */
 static void write_reasons(StrBuf *out, const IrModule *module, const IrDims *dims, const JsonValue *config, const char *expr)
 {
     bool    is_told[IR_MAX_SYMBOLS] = {0};
@@ -392,7 +393,7 @@ static void write_reasons(StrBuf *out, const IrModule *module, const IrDims *dim
     if (expr_eval(expr, lookup_reasons, &reasons, &unused) != OK) strbuf_clear(out);
 }
 
-/* "a list of 8 numbers above 0": what an entry may be. count 0: it is one value. */
+/* Writes what an entry may be: "a list of 8 numbers above 0". count 0: one value, no list. */
 static void write_expected(StrBuf *out, const JsonValue *entry, int64_t count)
 {
     const JsonValue *choices = json_get(entry, "choices");
@@ -412,7 +413,7 @@ static void write_expected(StrBuf *out, const JsonValue *entry, int64_t count)
     if (json_get_double(entry, "above", &limit)) strbuf_printf(out, " above %g", limit);
 }
 
-/* Of several spellings of a key that isn't there: the first in an object that is, else the first. */
+/* The spelling to recommend for a missing key: the first whose object is there, else the first of all. */
 static const char *spelling_to_add(const JsonValue *entry, const JsonValue *config, const char *otherwise)
 {
     const JsonValue *key = json_get(entry, "key");
@@ -444,7 +445,7 @@ static Status fail_missing(const Setting *s, const IrDims *dims, const IrSymbol 
     return status;
 }
 
-/* What stands for a key that isn't there, or is null: its default, unless others say that it must be. */
+/* The value of a key that is missing or null: its default, unless "needed_if" holds. */
 static Status setting_absent(const Setting *s, const EntryNames *names, const IrSymbol *symbol, double *out)
 {
     const char *fallback, *needed;
@@ -458,7 +459,7 @@ static Status setting_absent(const Setting *s, const EntryNames *names, const Ir
     return status == OK ? OK : status_prefix(status, "%s: default of %s", s->module->file, symbol->name);
 }
 
-/* value NULL: the key isn't there. */
+/* value NULL: the key is missing. */
 static Status read_number(const Setting *s, const JsonValue *value, const EntryNames *names, const IrSymbol *symbol, double *out)
 {
     if (value)
@@ -478,7 +479,7 @@ static Status fail_count(const Setting *s, const IrDims *dims, uint32_t found, d
     return status;
 }
 
-/* One number for each index below `per`: those of an array, one value for all, or the default of each. */
+/* Reads one number for each index below `per`: from an array, one value for all, or the default of each. */
 static Status read_list(Arena *arena, const Setting *s, const char *per, const JsonValue *value, IrDims *dims, IrSymbol *symbol)
 {
     EntryNames names = {.dims = dims};
@@ -523,7 +524,7 @@ static Status read_setting(Arena *arena, const IrModule *module, const JsonValue
     return OK;
 }
 
-/* Whether some entry of `list` (texts, or objects with "key") is this key or, of an object, lies under it. */
+/* Whether an entry of `list` (texts, or objects with "key") is this key or, if is_object, is inside it. */
 static bool is_listed(const JsonValue *list, const char *key, bool is_object)
 {
     size_t n = strlen(key);
@@ -557,7 +558,7 @@ static Status check_unknown_key(const IrModule *module, const char *key, const J
     return OK;
 }
 
-/* A value that settings are read from is one that may hold them. */
+/* Checks that a key inside which settings are read holds an object (or nothing). */
 static Status check_is_object(const JsonValue *settings, const char *key, const JsonValue *value, const char *config_name)
 {
     bool is_object = is_listed(settings, key, true) && !is_listed(settings, key, false);
@@ -566,8 +567,8 @@ static Status check_is_object(const JsonValue *settings, const char *key, const 
     return OK;
 }
 
-/* A key nobody here knows, that sounds as if it changed the computation, is an error: ignoring it would train another
- * model. So is one inside of an object that only some settings are read from (rope_scaling). */
+/* An unknown key is an error if its name suggests that it changes the computation: ignoring it would train another model. The same holds
+ * for keys inside an object that only some settings are read from (rope_scaling). */
 static Status check_unknown_keys(const IrModule *module, const JsonValue *config, const char *config_name)
 {
     const JsonValue *settings = json_get(&module->root, "config"), *ignored = json_get(&module->root, "ignored");

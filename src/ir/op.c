@@ -1,4 +1,4 @@
-/* Choosing among an op's kernels. */
+/* Choosing among an op's kernels, and cutting a node by rows. */
 #include "ir/op.h"
 
 const KernelArgs *node_args(const Node *node, NodeArgs *storage)
@@ -27,7 +27,7 @@ static int widest_ndim(const Node *node)
     return ndim;
 }
 
-/* Elements of a row where its first dims, `most` of them at the most, make `rows` rows; else 0. */
+/* Elements of each row if the product of the first 1 to `most` dims is `rows`; else 0. */
 static int64_t row_elements(const TensorType *type, int64_t rows, int most)
 {
     int64_t first = 1;
@@ -38,7 +38,7 @@ static int64_t row_elements(const TensorType *type, int64_t rows, int most)
     return 0;
 }
 
-/* An input that is spread over all rows: of one number, or with no first dims but ones. */
+/* Whether an input is broadcast to all rows: it has one element, or its leading dims are all 1. */
 static bool is_spread(const TensorType *type, const TensorType *y, int64_t rows)
 {
     int64_t first = 1, own = 1;

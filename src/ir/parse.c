@@ -21,7 +21,7 @@ typedef struct PendingView {
     Place       place;
 } PendingView;
 
-/* Places in the text, by the id of the node or value that stands there. */
+/* Positions in the text, by id of the node or value. */
 typedef struct Places {
     Place *items;
     int    capacity;
@@ -32,11 +32,11 @@ typedef struct Parser {
     Graph       *graph;
     const char  *file;
     const char  *p, *end;
-    const char  *line_start, *at; /* at: the word or mark looked at last, which errors point at */
+    const char  *line_start, *at; /* at: start of the last word or mark read, where errors point */
     int          line;
-    PendingView *views; /* bases may stand further down */
+    PendingView *views; /* resolved at the end, as a base may be defined further down */
     int          num_views, cap_views;
-    Places       nodes, values; /* of nodes, and of values from outside */
+    Places       nodes, values; /* positions of nodes, and of values from outside */
 } Parser;
 
 #define SYNTAX(parser, ...) return syntax_error(parser, (parser)->at, __VA_ARGS__)
@@ -94,7 +94,7 @@ static bool take(Parser *parser, char c)
     return true;
 }
 
-/* A run of characters that end no word, or a quoted text; NULL where neither stands here. */
+/* Reads a word or a quoted text; NULL: there is none here. */
 static char *word(Parser *parser)
 {
     skip_blanks(parser);
@@ -126,13 +126,13 @@ static bool take_word(Parser *parser, const char *want)
     return false;
 }
 
-/* KEY= */
+/* Reads KEY=. */
 static bool take_key(Parser *parser, const char *key)
 {
     return take_word(parser, key) && take(parser, '=');
 }
 
-/* One of these words, by its index; those before `first` are not written. */
+/* Reads one of the words names[first...] as its index; words before `first` are never written. */
 static Status parse_choice(Parser *parser, const char *what, const char *const *names, int first, int count, const char *expected, int *out)
 {
     const char *name = word(parser);
@@ -169,7 +169,7 @@ static Status parse_double(Parser *parser, const char *text, double *out)
     return OK;
 }
 
-/* A name for a value or an output that isn't taken. */
+/* Checks the name of a value or an output; taken: it exists already. */
 static Status check_name(Parser *parser, const char *name, bool taken)
 {
     if (!name_is_plain(name, GRAPH_NAME_BYTES)) SYNTAX(parser, "\"%.100s\" isn't fit for a name", name);
@@ -177,7 +177,7 @@ static Status check_name(Parser *parser, const char *name, bool taken)
     return OK;
 }
 
-/* [2,24,96], of the dtype that is there already. */
+/* Reads dims like [2,24,96]; out->dtype is already set. */
 static Status parse_dims(Parser *parser, Place place, TensorType *out)
 {
     if (!take(parser, '[')) SYNTAX(parser, "expected [ after the dtype");
@@ -199,7 +199,7 @@ static Status parse_type(Parser *parser, TensorType *out)
     return parse_dims(parser, place, out);
 }
 
-/* ":3:5": numbers of rows. */
+/* Reads row numbers like ":3:5". */
 static Status parse_rows(Parser *parser, const char *text, HfSource *hf)
 {
     int64_t *ids = arena_array(parser->arena, int64_t, strlen(text) / 2 + 1);
@@ -244,7 +244,7 @@ static Status parse_hf(Parser *parser, HfSource *hf)
     return OK;
 }
 
-/* matrices=ROWS:ROWS:... */
+/* Reads matrices=ROWS:ROWS:... */
 static Status parse_matrices(Parser *parser, Param *param)
 {
     char    *text = word(parser);
@@ -311,7 +311,7 @@ static Status parse_data(Parser *parser, Value *value)
     bool whole = value->type.dtype == DT_I64;
     if (value->kind != VALUE_CONST || !(whole || value->type.dtype == DT_F32) || !take(parser, '['))
         SYNTAX(parser, "expected data=[numbers] of an i64 or f32 constant");
-    /* Each takes a byte at least: no text makes room for more than it holds. */
+    /* Each number takes a byte of text at least, so a short text can't make us allocate much. */
     if (type_numel(&value->type) > parser->end - parser->p) SYNTAX(parser, "expected %lld numbers", (long long)type_numel(&value->type));
     void *data = arena_alloc(parser->arena, (size_t)type_bytes(&value->type));
     for (int64_t i = 0; i < type_numel(&value->type); i++) {
@@ -386,7 +386,7 @@ static Status parse_value(Parser *parser, ValueKind kind)
     if (name) TRY(check_name(parser, name, graph_find(parser->graph, name) != NULL));
     if (!name || !take(parser, ':')) SYNTAX(parser, "expected NAME: type");
     TRY(parse_type(parser, &type));
-    /* A parameter has a {…} part somewhere on its line; one without is the packed base of others. */
+    /* A parameter has a {…} part somewhere on its line; a VALUE_PARAM without it is the packed base of others. */
     const char *eol = memchr(parser->p, '\n', (size_t)(parser->end - parser->p));
     size_t      rest = (size_t)((eol ? eol : parser->end) - parser->p);
     const char *brace = memchr(parser->p, '{', rest);
@@ -415,7 +415,7 @@ static Status parse_value(Parser *parser, ValueKind kind)
     return parse_value_tail(parser, value);
 }
 
-/* [numbers], in place of those there. */
+/* Reads [numbers] into an attribute, replacing its old contents. */
 static Status parse_list(Parser *parser, const char *name, AttrList *list)
 {
     if (!take(parser, '[')) SYNTAX(parser, "attribute %s: expected [numbers]", name);
@@ -504,19 +504,19 @@ static Status parse_node_tail(Parser *parser, Node *node)
     return OK;
 }
 
-/* The outputs of a node as its line gives them. */
+/* The outputs of a node as written on its line. */
 typedef struct Outputs {
     const char *name[NODE_MAX_OUT]; /* "_": not wanted */
     TensorType  type[NODE_MAX_OUT];
-    Value      *home[NODE_MAX_OUT];   /* NULL: none */
-    int64_t     offset[NODE_MAX_OUT]; /* into home */
+    Value      *home[NODE_MAX_OUT];   /* NULL: memory of its own, or as the op says */
+    int64_t     offset[NODE_MAX_OUT]; /* elements into home */
     Space       space[NODE_MAX_OUT];
     Hint        hint[NODE_MAX_OUT];
     int         count;
     uint32_t    want;
 } Outputs;
 
-/* name: type, or _ */
+/* Reads "name: type" or "_". */
 static Status parse_output(Parser *parser, Outputs *outputs)
 {
     int         index = outputs->count;
@@ -554,7 +554,7 @@ static void add_outputs(Graph *graph, Node *node, const Outputs *outputs)
     }
 }
 
-/* name: type, _, name: type = op(a, _, b) {attr=value} layer=0 ... */
+/* Reads a node: "name: type, _, name: type = op(a, _, b) {attr=value} layer=0 ...". */
 static Status parse_node(Parser *parser)
 {
     Graph  *graph = parser->graph;
@@ -603,7 +603,7 @@ static Status parse_line(Parser *parser)
     parser->p = start;
     for (int k = 0; k < VALUE_KIND_COUNT; k++) {
         const char *before = parser->p;
-        /* "input: f32[1] = op()" would be a node with an output of that name. */
+        /* "input: f32[1] = op()" is a node whose output is named like a kind of value. */
         if (k != VALUE_ACTIVATION && take_word(parser, value_kind_names[k]) && parser->p < parser->end && *parser->p == ' ')
             return parse_value(parser, (ValueKind)k);
         parser->p = before;
@@ -629,7 +629,7 @@ static Status connect_views(Parser *parser)
     return OK;
 }
 
-/* A text must meet the rules that hold between two passes. */
+/* The graph must pass graph_verify; the error points at the node or value at fault. */
 static Status check_graph(const Parser *parser)
 {
     const Node  *node = NULL;
@@ -669,7 +669,7 @@ Status graph_parse(Arena *arena, const char *file, const char *text, size_t len,
 
 /* ---- samples of ops ---- */
 
-/* [2,24,96], i32[2,24] below=7, f32[3,50] masked=40 */
+/* Reads the type of a sample's input: [2,24,96], i32[2,24] below=7, f32[3,50] masked=40. */
 static Status parse_sample_input(Parser *parser, int k, OpSample *out)
 {
     skip_blanks(parser);

@@ -1,4 +1,4 @@
-/* The text form of a graph (docs/ir.md): values from outside one a line, then nodes in order, then outputs. */
+/* The text form of a graph (docs/ir.md): one line per value from outside, then nodes in order, then outputs. */
 #include "ir/graph_internal.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As few digits as give the same number again. */
+/* Prints with as few digits as read back to the same number. */
 static void print_number(StrBuf *out, double value)
 {
     char buf[40];
@@ -32,12 +32,12 @@ static void print_quoted(StrBuf *out, const char *text)
     strbuf_putc(out, '"');
     for (; *text; text++) {
         if (*text == '"' || *text == '\\') strbuf_putc(out, '\\');
-        strbuf_putc(out, *text == '\n' ? ' ' : *text); /* a line is a line */
+        strbuf_putc(out, *text == '\n' ? ' ' : *text); /* a new line would end the entry */
     }
     strbuf_putc(out, '"');
 }
 
-/* text NULL: nothing. */
+/* text NULL: prints nothing. */
 static void print_text(StrBuf *out, const char *key, const char *text)
 {
     if (!text) return;
@@ -129,7 +129,7 @@ static const char *node_name(const Node *node)
     return "_";
 }
 
-/* One that was removed, or runs later, orders nothing. */
+/* Whether `earlier` still is a node of the graph and runs before `node`. */
 static bool orders(const Node *earlier, const Node *node)
 {
     for (int k = 0; k < earlier->num_out; k++)
@@ -137,7 +137,7 @@ static bool orders(const Node *earlier, const Node *node)
     return false;
 }
 
-/* Outputs that are printed: codes (OpCodes) only where one is wanted. */
+/* Number of printed outputs: trailing codes (OpCodes) that are not wanted are left out. */
 static int num_printed(const Node *node)
 {
     int count = node->num_out;

@@ -1,32 +1,32 @@
-/* graph_verify: what must hold of any graph between two passes. A failure is a bug of the pass before, so the error is
- * ERR_INTERNAL and quotes the node. */
+/* graph_verify: invariants of any graph between two passes. A failure is a bug of the pass that ran last, so the error is ERR_INTERNAL
+ * and quotes the node. */
 #include "ir/graph_internal.h"
 
 #include <string.h>
 
 typedef struct Verify {
     const Graph *graph;
-    char        *defined; /* by value id */
-    char        *dead;    /* an alias took over its memory */
+    char        *defined; /* by value id: it is from outside, or an earlier node has made it */
+    char        *dead;    /* by value id: a later version took over its memory */
 } Verify;
 
 static Status node_failed(const Node *node, const char *what, const Value *value)
 {
     StrBuf text = {0};
-    node_print(node, &text); /* ends with a new line */
+    node_print(node, &text); /* its text ends with a new line */
     status_fail(ERR_INTERNAL, "graph: %s%s%s: %.*s", what, value ? " " : "", value ? value->name : "", (int)text.len - 1, text.data);
     strbuf_deinit(&text);
     return ERR_INTERNAL;
 }
 
-/* Whether the value, or what it is a view or a member of, was overwritten by a later version. */
+/* Whether a later version has overwritten the value, or the value that it is a view or a member of. */
 static bool is_dead(const Verify *v, const Value *value)
 {
     while (!v->dead[value->id] && (value->sharing == STORAGE_MEMBER || value->sharing == STORAGE_VIEW)) value = value->storage;
     return v->dead[value->id];
 }
 
-/* A later version took over the value's memory: of all that is a view of the same, too. */
+/* Marks the value and the values it is a view of: a later version took over their memory. */
 static void mark_dead(Verify *v, const Value *value)
 {
     v->dead[value->id] = 1;
@@ -45,7 +45,7 @@ static bool lies_within(const Value *value)
            value->offset % dtype_info(type->dtype)->block == 0;
 }
 
-/* Views and updates are as the op says, homes are memory from outside. */
+/* Checks an output's storage: views and updates as the op declares, homes in memory from outside. */
 static Status verify_storage(const Node *node, const Value *out)
 {
     Value  *storage;
@@ -97,7 +97,7 @@ static Status verify_node(Verify *v, const Node *node)
     return OK;
 }
 
-/* What is made at use may be made again at any time: what it reads has no later version. */
+/* A node made at use may run again at any time, so none of its inputs may have a later version. */
 static Status verify_at_use(Verify *v, const Node *node)
 {
     for (int i = 0; i < node->num_in && node->flags & NODE_AT_USE; i++) {
@@ -122,7 +122,7 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
             "graph: storage of %s is the foreign value %s", value->name, storage->name);
     FAIL_IF(value->sharing != STORAGE_VIEW && value->kind != storage->kind, ERR_INTERNAL,
             "graph: value %s is of another kind than its storage %s", value->name, storage->name);
-    if (value->sharing != STORAGE_MEMBER) { /* of an output: verify_storage */
+    if (value->sharing != STORAGE_MEMBER) { /* verify_storage checks outputs */
         FAIL_IF(!value->producer, ERR_INTERNAL, "graph: value %s from outside has the storage of an output", value->name);
         return OK;
     }
@@ -133,7 +133,7 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     return OK;
 }
 
-/* Each reader stands once in the list of what it reads: all listed are readers, and there are as many of both. */
+/* Checks the lists of uses: every listed use is a real reader, and as many are listed as there are readers. */
 static Status verify_uses(const Graph *graph)
 {
     int64_t listed = 0, connected = graph->num_outputs;

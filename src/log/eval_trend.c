@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define WORSE 1.01 /* times the best: less is the noise of a step */
+#define WORSE 1.01 /* times the best loss; a smaller rise is noise of a step */
 
 void eval_trend_step(EvalTrend *trend, double train_loss)
 {

@@ -1,5 +1,5 @@
-/* The file is a sequence of TFRecords. A record is its length (u64, little-endian), the masked CRC-32C of these 8 bytes, the data, and the
- * data's masked CRC-32C. The data is a protobuf message Event; only the fields that are written stand below. */
+/* The file is a sequence of TFRecords. A record is the length of its data (u64, little-endian), the masked CRC-32C of these 8 bytes, the
+ * data, and the data's masked CRC-32C. The data is a protobuf message Event. The enums below list only the fields that are written. */
 #include "log/event_file.h"
 
 #include "files/append.h"
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #define NAME_START "events.out.tfevents."
-#define FILE_VERSION "brain.Event:2" /* readers drop steps by session logs, not by guesses */
+#define FILE_VERSION "brain.Event:2" /* from this version on, readers drop old steps when a session log says so, instead of guessing */
 
 enum { WIRE_VARINT = 0, WIRE_64 = 1, WIRE_BYTES = 2, WIRE_32 = 5 };
 enum { EVENT_WALL_TIME = 1, EVENT_STEP = 2, EVENT_FILE_VERSION = 3, EVENT_SUMMARY = 5, EVENT_SESSION_LOG = 7 };
@@ -23,7 +23,7 @@ enum { SESSION_STATUS = 1, SESSION_START = 1 };
 struct EventFile {
     AppendFile file;
     StrBuf     path;
-    StrBuf     event, what, value; /* messages while they are made: an event, what it holds, a value of a summary */
+    StrBuf     event, what, value; /* messages being built: an event, its content, one value of a summary */
     Arena      arena;
 };
 
@@ -76,7 +76,7 @@ static void put_float(StrBuf *out, int field, float value)
 
 /* ---- records ---- */
 
-/* Of polynomial 0x1EDC6F41, bit-reversed. A record is short and there is one a step: no table is needed. */
+/* CRC-32C: polynomial 0x1EDC6F41, bit-reversed. A record is short and each step writes one, so no table is needed. */
 static uint32_t crc32c(const char *data, size_t len)
 {
     uint32_t crc = ~0U;
@@ -109,7 +109,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* An event with these bytes as one of its fields. */
+/* Adds an event that has these bytes as its field `field`. */
 static void add_event(EventFile *e, int64_t step, int field, const void *data, size_t len)
 {
     strbuf_clear(&e->event);
@@ -167,8 +167,8 @@ static void add_head(EventFile *e, int64_t first_step)
     add_event(e, first_step, EVENT_SESSION_LOG, e->what.data, e->what.len);
 }
 
-/* Seconds since 1970, but later than in the name of any file that is there: of two starts in one second, or on hosts whose clocks differ,
- * the second one's file comes last too. */
+/* Seconds since 1970 for the new file's name, made later than those of every file in the folder. So the new file sorts last, even after two
+ * starts in one second or on hosts whose clocks differ. */
 static Status choose_seconds(EventFile *e, const char *folder, long long *out)
 {
     const char **names;

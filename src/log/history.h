@@ -1,28 +1,28 @@
-/* What report.html and trainer_state.json tell of a run, gathered line by line of metrics.jsonl, so that neither reads the file. The memory
- * doesn't grow with the run: of many steps and evaluations every second, fourth, ... is kept. The same lines give the same history, whether
- * they were written now or read back. */
+/* The history of a run for report.html and trainer_state.json, gathered from metrics.jsonl line by line, so that neither has to read the
+ * file. Its memory is bounded: of many steps and evaluations only every second, fourth, ... is kept. The same lines give the same history,
+ * whether they were just written or read back. */
 #pragma once
 
 #include "base/json.h"
 #include "log/eval_trend.h"
 
-/* Of a step's or an evaluation's line; NaN: null there. */
+/* The values of a step's or an evaluation's line; NaN: null in that line. */
 typedef struct HistoryPoint {
     int64_t step;
     double  epoch, loss, norm, lr;
     double  tokens_per_second, duration_ms;
-    double  tokens; /* of the step, or of the evaluation */
+    double  tokens; /* tokens read by the step, or by the evaluation */
     double  total_tokens, total_trained;
 } HistoryPoint;
 
-/* Points 0, stride, 2 stride, ... of `seen` that came. */
+/* A series of points: of the `seen` points that were added, it keeps 0, stride, 2 stride, ... */
 typedef struct HistoryRow {
     HistoryPoint *points;
     int64_t       count, most, stride, seen;
-    HistoryPoint  last; /* of all that came */
+    HistoryPoint  last; /* the point added last */
 } HistoryRow;
 
-/* Of a rank over the steps with as many ranks as the last one. */
+/* Sums of one rank over the latest steps: those since the number of ranks last changed. */
 typedef struct HistoryRank {
     double tokens, seconds, waited;
 } HistoryRank;
@@ -35,14 +35,14 @@ typedef struct History {
     double       loss_sum, seconds;
     HistoryRank *ranks;
     uint32_t     num_ranks;
-    int64_t      rank_steps; /* that `ranks` is of */
-    StrBuf       samples;    /* their lines, each ending with a line feed; the newest, so far as they fit */
+    int64_t      rank_steps; /* steps that `ranks` sums over */
+    StrBuf       samples;    /* lines of samples, each with its line feed; only the newest 4 MiB */
 } History;
 
 void history_init(History *history, int64_t logging_steps);
 void history_deinit(History *history);
 void history_add(History *history, const JsonValue *line);
 
-/* Points that are told: those that are kept, and the last. */
+/* Points to show: the kept ones, and the last one if it isn't among them. */
 int64_t             history_count(const HistoryRow *row);
 const HistoryPoint *history_at(const HistoryRow *row, int64_t index);

@@ -1,4 +1,4 @@
-/* Lines wait in one buffer until they are in the file: a step allocates nothing unless the disk fails. */
+/* Lines wait in one buffer until they are written to the file. A step allocates nothing, unless the disk fails and lines pile up. */
 #include "log/metrics.h"
 
 #include "base/hash.h"
@@ -19,15 +19,15 @@ enum { LINE_BYTES = 1024, READ_BYTES = 1 << 20, MOST_LINE_BYTES = 64 << 20 };
 
 struct Metrics {
     AppendFile   file;
-    size_t       told; /* of the bytes that wait, those of lines that are in hash and history */
-    uint64_t     hash; /* of all lines, each in turn */
+    size_t       told; /* leading bytes that wait, but are in hash and history already */
+    uint64_t     hash; /* hash of all lines, in their order */
     History      history;
-    Arena        arena; /* of the line that is read */
+    Arena        arena; /* for the line being parsed */
     MetricsFound found;
     char         path[4096];
 };
 
-/* Whether the line, which ends with a line feed, could be read. */
+/* Adds a line, which ends with a line feed, to hash and history. False: it isn't JSON, so it is only in the hash. */
 static bool add_line(Metrics *m, const char *line, size_t len)
 {
     JsonValue value;
@@ -46,9 +46,9 @@ static bool add_line(Metrics *m, const char *line, size_t len)
 typedef struct Reading {
     Metrics           *metrics;
     const MetricsMark *mark;
-    int64_t            most; /* bytes that may stay */
+    int64_t            most; /* most bytes of the file that stay: mark->bytes */
     int64_t            at, line;
-    bool               is_behind; /* the lines that stay are read */
+    bool               is_behind; /* past the lines that stay: everything from here on is cut off */
 } Reading;
 
 static bool step_of(Metrics *m, const char *line, size_t len, int64_t *step, bool *is_gap)
@@ -85,7 +85,7 @@ static void see_line(Reading *r, const char *line, size_t len)
     if (!add_line(m, line, len) && found->num_bad++ == 0) found->first_bad = r->line;
 }
 
-/* A last line without its end is torn: it is cut off. */
+/* Passes each line to see_line. A last line without its line feed is torn, and is cut off. */
 static Status read_lines(Reading *r, int fd)
 {
     SCOPED_STRBUF(text);
@@ -122,7 +122,7 @@ static Status open_file(Metrics *m, const MetricsMark *mark)
     m->found.is_cut = m->file.bytes < mark->bytes;
     m->found.is_changed = !m->found.is_cut && mark->hash && m->hash != mark->hash;
     if (file_truncate(m->file.fd, m->file.bytes) != 0) return file_fail("continue", m->path);
-    return is_there ? OK : file_sync_above(m->path); /* else a checkpoint could outlive the log that it counts on */
+    return is_there ? OK : file_sync_above(m->path); /* without this, a checkpoint could exist after a crash without its log */
 }
 
 Status metrics_open(const char *path, const MetricsMark *mark, int64_t logging_steps, Metrics **out)
@@ -132,7 +132,7 @@ Status metrics_open(const char *path, const MetricsMark *mark, int64_t logging_s
     snprintf(metrics->path, sizeof metrics->path, "%s", path);
     history_init(&metrics->history, logging_steps);
     strbuf_reserve(&metrics->file.waiting, 1 << 16);
-    (void)arena_alloc(&metrics->arena, 1 << 16); /* as much as a step's line takes: steps allocate nothing */
+    (void)arena_alloc(&metrics->arena, 1 << 16); /* room for a step's line, so that steps allocate nothing */
     Status status = open_file(metrics, mark);
     if (status == OK)
         *out = metrics;
@@ -163,7 +163,7 @@ static Status write_waiting(Metrics *metrics)
 void metrics_close(Metrics *metrics)
 {
     if (!metrics) return;
-    append_close(&metrics->file); /* the message of what ended the run stays */
+    append_close(&metrics->file); /* status_message() keeps why the run ended */
     history_deinit(&metrics->history);
     arena_deinit(&metrics->arena);
     free(metrics);
@@ -197,7 +197,7 @@ static Status append_line(Metrics *metrics, const char *line, size_t len)
     return write_waiting(metrics);
 }
 
-/* "%.9g" reads back to the same float; NaN and infinities are null in JSON. */
+/* Formats a number for JSON: "%.9g" reads back to the same float; NaN and infinities are null. */
 static const char *number(char out[32], double value)
 {
     if (isfinite(value))

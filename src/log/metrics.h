@@ -1,5 +1,5 @@
-/* metrics.jsonl: one JSON object a line. Each line is handed to the kernel at once: however the program ends, only the last line can be
- * torn. A line that can't be written is an error; it is written with the next one, at the next sync or at the end. The keys are in
+/* metrics.jsonl: one JSON object a line. Each line goes to the kernel at once: however the program ends, only the last line can be torn.
+ * Failing to write a line is an error; the line is then written with the next line, at the next sync or at the end. The keys are in
  * docs/metrics.md. "time", "duration_ms" and "tokens_per_second" are timing fields; all others are the same in every run of the same
  * settings. */
 #pragma once
@@ -9,35 +9,35 @@
 
 typedef struct Metrics Metrics;
 
-/* A place in the file: its first `bytes`, which hold the lines up to `step`, and the hash of these lines (0: not known). */
+/* A position in the file: its first `bytes` bytes hold the lines up to `step`. hash: the hash of these lines; 0: not known. */
 typedef struct MetricsMark {
     int64_t  step, bytes;
     uint64_t hash;
 } MetricsMark;
 
-/* What was found when the file was opened. Numbers of lines are from 1; 0: there is none. */
+/* What metrics_open found in the file. Lines are numbered from 1; 0: no such line. */
 typedef struct MetricsFound {
-    bool    is_cut, is_changed;  /* fewer bytes stayed than the mark says; they are others than it says */
-    int64_t num_bad, first_bad;  /* of the lines that stayed, those that can't be read */
-    int64_t last_step;           /* of the last line that stayed */
-    bool    ends_in_gap;         /* that is a line of metrics_gap */
-    int64_t cut_first, cut_last; /* steps whose lines were cut off */
+    bool    is_cut, is_changed;  /* fewer bytes stayed than mark->bytes; as many stayed, but their hash differs from mark->hash */
+    int64_t num_bad, first_bad;  /* lines that stayed but can't be parsed: how many, and which is first */
+    int64_t last_step;           /* step of the last line that stayed */
+    bool    ends_in_gap;         /* that last line was written by metrics_gap */
+    int64_t cut_first, cut_last; /* first and last step of the lines that were cut off */
 } MetricsFound;
 
-/* Opens for appending behind the mark; what follows it (a torn or repeated line) is cut off. If the file was cut since, its whole lines up
- * to the mark's step stay. logging_steps: of the history. The file is read once, in pieces. */
+/* Opens the file to append after the mark; what follows the mark (a torn or repeated line) is cut off. If the file is shorter than the
+ * mark, its whole lines up to the mark's step stay. logging_steps: for the history. The file is read once, piece by piece. */
 NODISCARD Status    metrics_open(const char *path, const MetricsMark *mark, int64_t logging_steps, Metrics **out);
 void                metrics_close(Metrics *metrics); /* NULL is fine */
 const MetricsFound *metrics_found(const Metrics *metrics);
-/* Of all lines; NULL for NULL. */
+/* The history of all lines; NULL if metrics is NULL. */
 const History *metrics_history(const Metrics *metrics);
-/* All lines are on the disk, and *mark says where they end (its step isn't touched). */
+/* Syncs all lines to disk. *mark: where they end, with their hash (its step isn't changed). */
 NODISCARD Status metrics_sync(Metrics *metrics, MetricsMark *mark);
 
-/* What a rank did of a step. */
+/* One rank's share of a step. */
 typedef struct RankShare {
     int64_t tokens;
-    double  seconds, waited; /* of these it waited for other ranks */
+    double  seconds, waited; /* duration of the step; part of it in which the rank waited for other ranks */
 } RankShare;
 
 typedef struct NamedNumber {
@@ -50,30 +50,30 @@ typedef struct StepMetrics {
     int64_t          step; /* steps done, from 1 */
     double           epoch;
     double           loss, norm, lr;
-    int64_t          step_tokens, step_trained;   /* read, and of them trained: docs/metrics.md */
-    int64_t          total_tokens, total_trained; /* of the run so far */
-    bool             skipped;                     /* not finite: weights were left alone */
-    double           seconds;                     /* of the step */
-    double           limit_seconds;               /* that it would take at the machine's limit; 0: unknown. Not in the file */
-    const RankShare *ranks;                       /* num_ranks; NULL: there is one */
+    int64_t          step_tokens, step_trained;   /* tokens read; trained tokens among them (docs/metrics.md) */
+    int64_t          total_tokens, total_trained; /* sums over the run so far */
+    bool             skipped;                     /* a value wasn't finite: weights were left alone */
+    double           seconds;                     /* duration of the step */
+    double           limit_seconds;               /* duration at the machine's limit; 0: unknown. Not in the file */
+    const RankShare *ranks;                       /* num_ranks of them; NULL: only one rank */
     int              num_ranks;
-    NamedNumber      scalars[MOST_SCALARS]; /* num_scalars, in the plan's order */
+    NamedNumber      scalars[MOST_SCALARS]; /* num_scalars of them, in the plan's order */
     int              num_scalars;
-    int              slow_rank; /* one that takes notably longer than the others; -1: none. Not in the file */
+    int              slow_rank; /* the rank that takes notably longer than the others; -1: none. Not in the file */
 } StepMetrics;
 NODISCARD Status metrics_step(Metrics *metrics, const StepMetrics *step);
 
 typedef struct EvalMetrics {
     int64_t step;
     double  epoch, loss;
-    int64_t tokens, trained; /* as a step's */
+    int64_t tokens, trained; /* tokens read; trained tokens among them */
     double  seconds;
-    bool    is_best; /* of the run so far */
+    bool    is_best; /* the best evaluation of the run so far */
 } EvalMetrics;
 NODISCARD Status metrics_eval(Metrics *metrics, const EvalMetrics *eval);
 
-/* The lines of steps `from` to `step` were lost here. */
+/* Writes a line that says: the lines of steps `from` to `step` were lost here. */
 NODISCARD Status metrics_gap(Metrics *metrics, int64_t from, int64_t step);
 
-/* A generated text. */
+/* Writes a generated text. */
 NODISCARD Status metrics_sample(Metrics *metrics, int64_t step, const char *prompt, const char *text, size_t len);

@@ -7,11 +7,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MOST_TRAINED 0.99 /* of the tokens read: above it their speed isn't worth a field */
+#define MOST_TRAINED 0.99 /* share of the tokens read: above it the speed of trained tokens isn't shown */
 
 enum { MAX_FIELDS = 13 + MOST_SCALARS, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
 
-/* A line's parts in order; of a narrow one those with the highest rank are left out, those of rank 0 never. */
+/* A line's parts in order. Parts of rank 0 always stay. If the terminal is too narrow, the parts of the highest rank are left out first. */
 typedef struct Line {
     char text[MAX_FIELDS][FIELD_BYTES];
     int  rank[MAX_FIELDS], count;
@@ -36,7 +36,7 @@ static char *add_field(Line *line, int rank)
     return line->text[line->count++];
 }
 
-/* The parts up to a rank, two blanks between them. */
+/* Joins the parts of rank up to most_rank, two blanks between them. Returns the length. */
 static int join(const Line *line, int most_rank, char out[LINE_BYTES])
 {
     int len = 0;
@@ -46,7 +46,7 @@ static int join(const Line *line, int most_rank, char out[LINE_BYTES])
     return len;
 }
 
-/* As many parts as the terminal has room for; a file takes them all. */
+/* Joins as many parts as the terminal has room for; a file gets all. */
 static void fit(const Line *line, char out[LINE_BYTES])
 {
     int columns = log_is_terminal() ? log_columns() : LINE_BYTES;
@@ -86,7 +86,7 @@ static double rate(int64_t tokens, double seconds)
     return seconds > 0 ? (double)tokens / seconds : 0;
 }
 
-/* The share of the step in which the ranks, in the mean, waited for each other. */
+/* Of the step's time, the share that ranks spent waiting for each other, averaged over the ranks. */
 static double waiting(const StepMetrics *s)
 {
     double seconds = 0, waited = 0;
@@ -123,7 +123,7 @@ static void step_line(const Progress *p, const StepMetrics *s, char out[LINE_BYT
 void progress_step(Progress *p, const StepMetrics *s)
 {
     char line[LINE_BYTES];
-    /* What is left is told by the steps so far, smoothed over about ten (the first warms caches up); speed is this step's. */
+    /* The ETA uses the steps so far, smoothed over about ten (the first one warms caches up); the speed shown is this step's. */
     p->seconds = p->steps <= 1 ? s->seconds : 0.9 * p->seconds + 0.1 * s->seconds;
     p->steps++;
     if (s->limit_seconds > 0) {

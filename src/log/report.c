@@ -1,4 +1,5 @@
-/* The page is report_page.html, in the program's read-only data. It draws one JSON object, which takes the place of its marker. */
+/* The page's template is report_page.html, in the program's read-only data. It draws one JSON object, which replaces the template's
+ * marker. */
 #include "log/report.h"
 
 #include "base/log.h"
@@ -14,7 +15,7 @@ extern const char report_page[], report_page_end[];
 
 #define MARKER "\"REPORT DATA\""
 
-/* [step, value, ...] of each */
+/* Appends [step, value, ...] for each point. */
 static void write_steps(StrBuf *out, const HistoryRow *row)
 {
     for (int64_t i = 0; i < history_count(row); i++) {
@@ -38,7 +39,8 @@ static void write_evals(StrBuf *out, const HistoryRow *row)
     }
 }
 
-/* [tokens per second, seconds of its own work in a step, share of the time in which it waited] by rank; nothing where there is one. */
+/* Appends for each rank [tokens per second, seconds of its own work per step, share of its time spent waiting]; nothing if there is only
+ * one rank. */
 static void write_ranks(StrBuf *out, const History *h)
 {
     for (uint32_t r = 0; r < h->num_ranks && h->rank_steps; r++) {
@@ -106,7 +108,7 @@ static void write_data(const History *h, const ReportFacts *f, StrBuf *out)
     strbuf_puts(out, "]}");
 }
 
-/* Text in a script element must not close it. */
+/* Escapes `<`: text inside a script element must not close the element. */
 static void append_escaped(StrBuf *out, const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++) {

@@ -1,35 +1,35 @@
-/* OUTPUT/report.html: the run as one self-contained page, from the history of metrics.jsonl, the settings and the plan; and several runs on
- * one page. */
+/* OUTPUT/report.html: one run as a self-contained page, made from the history of metrics.jsonl, the settings and the plan. Also pages that
+ * compare several runs. */
 #pragma once
 
 #include "config/config.h"
 #include "log/history.h"
 #include "run/program.h"
 
-/* What the page tells beside the history. All is borrowed. */
+/* Facts for the page besides the history. All pointers are borrowed. */
 typedef struct ReportFacts {
     const Config *config;
     const Plan   *plan;
-    const char   *architecture, *model_notes, *data_notes; /* notes: lines, which may be none */
-    int64_t       step, total, skipped;                    /* steps */
-    double        flops;                                   /* of a step */
+    const char   *architecture, *model_notes, *data_notes; /* notes: lines of text, may be "" */
+    int64_t       step, total, skipped;                    /* numbers of steps */
+    double        flops;                                   /* FLOPs of one step */
     int64_t       kept_best;                               /* step of the evaluation whose checkpoint is kept as the best; 0: none */
-    double        of_limit;                                /* progress_of_limit */
+    double        of_limit;                                /* result of progress_of_limit */
     bool          finished;
 } ReportFacts;
 
-/* Writes it anew; a failure is warned about and doesn't stop the run. */
+/* Rewrites the page; a failure only warns and doesn't stop the run. */
 void report_update(const History *history, const ReportFacts *facts);
 
-/* A run among several. All is borrowed. */
+/* One of the runs to compare. All pointers are borrowed. */
 typedef struct ReportRun {
-    const char    *name, *settings; /* settings: the lines of a run file that decide its result; "": not known */
+    const char    *name, *settings; /* settings: the lines of its run file that decide the result; "": not known */
     const History *history;
     bool           finished;
 } ReportRun;
 
-/* The data of every page of several runs begin so, and no other text of a page has it. */
+/* How the data of every comparing page begins; no other text of a page contains it. */
 #define REPORT_MARK "{\"runs\":["
 
-/* Writes a page with the curves of all of them, what they came to, and the settings in which they differ. */
+/* Writes a page with the curves of all runs, their results, and the settings in which they differ. */
 NODISCARD Status report_compare(const ReportRun *runs, size_t count, const char *path);

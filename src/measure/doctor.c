@@ -16,32 +16,32 @@ enum { GUARD = 256, GUARD_FILL = 0xA5 };
 typedef struct KernelRecord { /* one kernel variant of one op */
     const char *op, *name;
     int         passed, failed;
-    double      worst[3]; /* by Rounding */
+    double      worst[3]; /* largest error, by Rounding */
 } KernelRecord;
 
-/* What results are rounded to. */
+/* The dtype that results are rounded to. */
 typedef enum Rounding { TO_F32, TO_BF16, TO_F16 } Rounding;
 static const char *const rounding_names[] = {"f32", "bf16", "f16"};
 static const DType       rounding_dtypes[] = {DT_F32, DT_BF16, DT_F16};
 
 typedef struct Doctor {
     Device       *device, *cpu;
-    Device       *planner; /* plans for the device without it; NULL: it is no GPU */
+    Device       *planner; /* null device with the same facts; NULL: the device is no GPU */
     FILE         *out;
     DoctorCounts *counts;
-    KernelRecord *records; /* of each kernel of each op, as they come */
+    KernelRecord *records; /* one for each kernel of each op, in the order they ran */
     int           num_records;
-    const char   *kernel; /* this variant alone; NULL: all */
+    const char   *kernel; /* checks only this variant; NULL: all */
 } Doctor;
 
-/* A graph of one node with its inputs' contents. */
+/* A graph of one node, contents of its inputs, and results. */
 typedef struct Case {
     Arena        arena;
     Node        *node;
-    Value       *out[NODE_MAX_OUT]; /* all the op has here */
-    void        *in[NODE_MAX_IN];   /* contents, type_bytes each */
+    Value       *out[NODE_MAX_OUT]; /* all outputs that the op can make here */
+    void        *in[NODE_MAX_IN];   /* contents, type_bytes each; NULL: absent */
     void        *result[NODE_MAX_OUT];
-    const Value *over; /* the input whose memory output 0 takes; NULL: none but what the op says */
+    const Value *over; /* the input whose memory output 0 shall take over; NULL: memory as the op declares */
 } Case;
 
 static Status case_make(Case *c, const OpDef *op, const void *attrs, const TensorType *in)
@@ -69,7 +69,7 @@ static bool is_code(DType dtype)
     return dtype_info(dtype)->bits <= 8;
 }
 
-/* Of a float, or a code. */
+/* Element i of floats or codes, as a float. */
 static float get_float(const void *data, DType dtype, int64_t i)
 {
     float value;
@@ -95,7 +95,7 @@ static void case_fill(Case *c, const OpSample *sample)
 
 static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool *out_same, StrBuf *faults);
 
-/* Results of another op on the same inputs (OpResults), from the CPU in fp32. */
+/* Fills inputs that another op computes from the same inputs (OpResults), with that op's results on the CPU in fp32. */
 static Status fill_results(Doctor *d, Case *c)
 {
     const OpResults *results = &c->node->op->results;
@@ -121,10 +121,10 @@ static Status fill_results(Doctor *d, Case *c)
 
 /* ---- running ---- */
 
-/* Tensors of a run in one piece of memory, GUARD bytes before and after each. */
+/* Offsets of a run's tensors in one allocation, with GUARD bytes before and after each. */
 typedef struct Layout {
     size_t in[NODE_MAX_IN], out[NODE_MAX_OUT], bytes;
-    int    taken[NODE_MAX_OUT]; /* the input whose memory the output is, -1: none */
+    int    taken[NODE_MAX_OUT]; /* index of the input whose memory the output takes over; -1: none */
 } Layout;
 
 static size_t place(Layout *l, int64_t bytes)
@@ -159,7 +159,7 @@ static void write_image(const Case *c, const Layout *l, uint32_t want, int poiso
         if (c->out[k] && (want >> k & 1) && l->taken[k] < 0) memset(image + l->out[k], poison, (size_t)type_bytes(&c->out[k]->type));
 }
 
-/* Results are kept; whatever else changed is a fault. */
+/* Copies the results out of the image. Any other change in it is a fault: an input changed, or a write outside tensors. */
 static void read_image(Case *c, const Layout *l, uint32_t want, int poison, unsigned char *image, unsigned char *expected, StrBuf *faults)
 {
     write_image(c, l, want, poison, expected);
@@ -231,7 +231,7 @@ static Status run_once(Run *r, Case *c, const Layout *l, uint32_t want, int pois
     return OK;
 }
 
-/* Copies of the wanted results, which the caller frees; NULL for others. */
+/* Copies the wanted results, which the caller frees; kept[k] of other outputs stays as it is. */
 static void keep_results(const Case *c, uint32_t want, void *kept[NODE_MAX_OUT])
 {
     for (int k = 0; k < c->node->num_out; k++) {
@@ -241,7 +241,8 @@ static void keep_results(const Case *c, uint32_t want, void *kept[NODE_MAX_OUT])
     }
 }
 
-/* Leaves results in c->result. out_same not NULL: runs again with another poison, and says whether the bits are the same. */
+/* Runs the node once; results are in c->result. out_same not NULL: runs again with another poison, and tells whether the bits are the
+ * same. */
 static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_t want, int poison, bool *out_same, StrBuf *faults)
 {
     Layout         l = lay_out(c, want);
@@ -266,7 +267,7 @@ static Status run_on(Device *device, Case *c, const BoundKernel *kernel, uint32_
 
 /* ---- comparing ---- */
 
-/* |a - b| / |b|, L2; infinite where NaNs differ. */
+/* |a - b| / |b| in the L2 norm; infinite if NaNs are in different places. */
 static double l2_error(const TensorType *ta, const void *a, const TensorType *tb, const void *b)
 {
     double error = 0, scale = 0;
@@ -292,7 +293,7 @@ static KernelRecord *record_of(Doctor *d, const char *op, const char *name)
     return &d->records[d->num_records++];
 }
 
-/* The node in fp32 on the CPU, of the same numbers. */
+/* Computes the node in fp32 on the CPU, from the same values. */
 static Status reference(Doctor *d, const Case *c, Case *wide)
 {
     TensorType  in[NODE_MAX_IN] = {0};
@@ -318,7 +319,7 @@ static Status reference(Doctor *d, const Case *c, Case *wide)
     return status;
 }
 
-/* Codes that the kernel made of its result must be those that an op of its own makes of it on the device. */
+/* Codes that the kernel made from its result must equal the codes that a separate op makes from it on the device. */
 static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
 {
     const OpCodes *codes = &c->node->op->codes;
@@ -330,7 +331,8 @@ static Status check_codes(Doctor *d, const Case *c, StrBuf *faults)
     in[0] = c->out[codes->of]->type;
     for (int i = 1; i < maker->num_in; i++)
         if (c->in[codes->scale + i - 1]) in[i] = c->node->in[codes->scale + i - 1]->type;
-    Status status = case_make(&apart, maker, (const char *)c->node->attrs + codes->attr, in); /* its one attribute is the codes' dtype */
+    Status status =
+        case_make(&apart, maker, (const char *)c->node->attrs + codes->attr, in); /* the maker's one attribute is the codes' dtype */
     if (status == OK) memcpy(apart.in[0], c->result[codes->of], (size_t)type_bytes(&in[0]));
     for (int i = 1; i < maker->num_in && status == OK; i++)
         if (apart.in[i]) memcpy(apart.in[i], c->in[codes->scale + i - 1], (size_t)type_bytes(&in[i]));
@@ -352,7 +354,7 @@ static bool serves_still(Device *device, const Node *node, const BoundKernel *ke
     return false;
 }
 
-/* A run that makes `want`, output 0 in the place of `over`, must leave the bits that were kept. */
+/* Runs with only the outputs in `want` and output 0 in the memory of `over` (NULL: not); the results must have the bits in `kept`. */
 static Status check_same(Doctor *d, Case *c, const BoundKernel *kernel, uint32_t want, const Value *over, void *const *kept, StrBuf *faults)
 {
     c->over = over;
@@ -365,8 +367,8 @@ static Status check_same(Doctor *d, Case *c, const BoundKernel *kernel, uint32_t
     return OK;
 }
 
-/* Each output must have the bits it has among all when it alone is wanted (outputs that update state always are), and each where output
- * 0 takes the memory of an input. */
+/* Bits of an output must not depend on which other outputs are wanted, nor on whether output 0 takes over an input's memory. So each
+ * output is also computed alone (with outputs that update state, which are always wanted). */
 static Status check_bits(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *faults)
 {
     uint32_t all = 0, always = 0;
@@ -382,7 +384,7 @@ static Status check_bits(Doctor *d, Case *c, const BoundKernel *kernel, StrBuf *
         uint32_t want = always | 1u << k;
         if (!(all >> k & 1) || want == all) continue;
         for (int i = 0; i < c->node->num_out; i++) c->node->out[i] = want >> i & 1 ? c->out[i] : NULL;
-        if (!serves_still(d->device, c->node, kernel)) continue; /* another kernel is for that */
+        if (!serves_still(d->device, c->node, kernel)) continue; /* another kernel computes these outputs */
         status = check_same(d, c, kernel, want, NULL, kept, faults);
     }
     for (int k = 0; k < c->node->num_out; k++) c->node->out[k] = c->out[k];
@@ -425,7 +427,7 @@ static Status check_variant(Doctor *d, Case *c, const Case *wide, const BoundKer
     return status;
 }
 
-/* A plan made without the GPU must count the workspace of the kernel that binds: all but what a library rounds up to. */
+/* A plan made without the GPU must reserve enough workspace for the kernel that is bound on the GPU, up to rounding by libraries. */
 static void check_planned(Doctor *d, const Node *node, const BoundKernel *kernel, const char *what)
 {
     const size_t rounding = 1 << 20;
@@ -444,7 +446,7 @@ static Status run_bound(Doctor *d, Case *c, StrBuf *faults)
     return run_on(d->device, c, &kernel, ~0u, 0, NULL, faults);
 }
 
-/* The first row of a case alone has the bits that it has beside the others. */
+/* The first row computed alone must have the same bits as together with the other rows. */
 static Status check_row_alone(Doctor *d, Case *c, const char *what)
 {
     const OpDef *op = c->node->op;
@@ -480,7 +482,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
         if (op->results.op) status = fill_results(d, &c);
     }
     double exact = sample->tolerance > 0 ? sample->tolerance : 1e-5;
-    double tolerance = rounding == TO_BF16 ? 1e-2 : rounding == TO_F16 ? 1e-2 / 8 : exact; /* f16 has 3 bits more than bf16 */
+    double tolerance = rounding == TO_BF16 ? 1e-2 : rounding == TO_F16 ? 1e-2 / 8 : exact; /* f16 has 3 mantissa bits more than bf16 */
     if (status == OK) status = reference(d, &c, &wide);
     for (int index = 0; status == OK; index++) {
         if (d->device->api->variant(d->device, c.node, index, &kernel) != OK) {
@@ -500,7 +502,7 @@ static Status check_case(Doctor *d, const OpDef *op, const OpSample *sample, con
     return status == OK ? OK : status_prefix(status, "doctor: %s (%s)", op->name, what);
 }
 
-/* The sample as it is, then in bf16 and f16. One that mixes types is judged as bf16, or f16, each time. */
+/* Checks the sample as it is, then in bf16 and f16. A sample with several float dtypes gets the tolerance of its least precise one. */
 static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, const char *which, int index)
 {
     for (Rounding to = TO_F32; to <= TO_F16; to++) {
@@ -508,7 +510,7 @@ static Status check_sample(Doctor *d, const OpDef *op, const OpSample *sample, c
         char       what[96];
         memcpy(in, sample->in, sizeof in);
         if (to != TO_F32 && !op_round_inputs(op, sample->attrs, rounding_dtypes[to], 1, in)) break;
-        if (to == TO_F16 && !op_is_served(op, sample->attrs, in)) break; /* what only training runs has no kernel */
+        if (to == TO_F16 && !op_is_served(op, sample->attrs, in)) break; /* ops that are only used in training have no f16 kernel */
         bool     has_bf16 = op_has_dtype(op, in, DT_BF16);
         Rounding rounding = has_bf16 ? TO_BF16 : op_has_dtype(op, in, DT_F16) ? TO_F16 : TO_F32;
         for (int accumulate = 0; accumulate < 2; accumulate++) {
@@ -568,7 +570,7 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
 
 /* ---- speed ---- */
 
-/* Seconds of one launch of the node, of `repeats` in a replayed program. */
+/* Seconds of one launch of the node, measured over `repeats` launches in one replayed program. */
 static Status time_node(Device *device, Case *c, int repeats, double *out_seconds)
 {
     BoundKernel kernel;
@@ -596,7 +598,7 @@ static Status time_node(Device *device, Case *c, int repeats, double *out_second
     return status;
 }
 
-/* A scale of 1, of whatever kind. */
+/* Fills in a scale of 1, in any of its formats. */
 static void fill_scale(const TensorType *type, void *data)
 {
     enum { ONE = 0x38 /* in e4m3 */ };
@@ -608,12 +610,12 @@ static void fill_scale(const TensorType *type, void *data)
         *(float *)data = 1;
 }
 
-/* Random operands: zeros multiply faster. Scales are 1. */
+/* Fills operands with random values, as zeros multiply faster, and scales with 1. */
 static void fill_product(Case *c)
 {
     for (int k = 0; k < 2; k++) {
         const TensorType *type = &c->node->in[k]->type;
-        if (type->dtype == DT_E2M1) /* any byte is two codes */
+        if (type->dtype == DT_E2M1) /* any byte is two valid codes */
             for (int64_t i = 0; i < type_bytes(type); i++) ((uint8_t *)c->in[k])[i] = (uint8_t)((uint32_t)i * 2654435761u >> 24);
         if (type->dtype == DT_E2M1) continue;
         for (int64_t e = 0, n = type_numel(type); e < n; e++)
@@ -639,7 +641,7 @@ Status doctor_measure(Device *device, FILE *out)
         const void       *attrs;
         const TensorType *in;
         int               repeats;
-        double            work; /* per launch */
+        double            work; /* flops or bytes of a launch, in the unit */
         const char       *unit;
     } what[] = {
         {&op_linear, NULL, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192"},
@@ -653,7 +655,7 @@ Status doctor_measure(Device *device, FILE *out)
     for (size_t i = 0; i < sizeof what / sizeof what[0]; i++) {
         Case   c;
         double seconds = 1;
-        if (what[i].op == &op_scaled_linear && !(facts.gemm_flops[DT_E4M3] > 0)) continue; /* no units for it */
+        if (what[i].op == &op_scaled_linear && !(facts.gemm_flops[DT_E4M3] > 0)) continue; /* the device has no units for FP8 */
         if (what[i].op == &op_fp4_linear && !facts.fp4_blocks) continue;
         TRY(case_make(&c, what[i].op, what[i].attrs, what[i].in));
         if (what[i].op != &op_add) fill_product(&c);

@@ -1,6 +1,5 @@
-/* doctor: every kernel of a device against the CPU's, on the user's own machine: each op's samples and larger shapes,
- * fp32 and bf16, with guard bytes around every tensor, outputs poisoned before, and a second run that must give the
- * same bits. */
+/* doctor: checks every kernel of a device against the CPU's, on the user's own machine. Each op runs its samples and larger shapes, in
+ * fp32, bf16 and f16, with guard bytes around every tensor and poisoned outputs. A second run must give the same bits. */
 #pragma once
 
 #include "device/device.h"
@@ -12,9 +11,9 @@ typedef struct DoctorCounts {
     int passed, failed; /* cases: op, shape, dtypes, variant */
 } DoctorCounts;
 
-/* Prints a line a kernel variant with its largest errors (and a line a failure) to `out`. only: an op's name, or op:kernel;
- * NULL: all. The device has the machine to itself while it is checked. */
+/* Prints one line per kernel variant, with its largest errors, and one line per failure to `out`. only: an op's name, or op:kernel;
+ * NULL: all. Nothing else should run on the device meanwhile. */
 NODISCARD Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out, DoctorCounts *counts);
 
-/* Measures what a large matrix product and a large sum of two tensors reach; prints them. */
+/* Measures the speed of large matrix products and of a large sum of two tensors, and prints it. */
 NODISCARD Status doctor_measure(Device *device, FILE *out);

@@ -12,7 +12,7 @@
 typedef struct RankRun {
     Comm         *comm;
     Device       *device;
-    FILE         *out; /* rank 0's; NULL: others */
+    FILE         *out; /* on rank 0 only; NULL: other ranks */
     DoctorCounts *counts;
 } RankRun;
 
@@ -43,7 +43,7 @@ static Status work_as(void *context, Comm *comm, RankPlace place)
     return status;
 }
 
-/* Does the job on every rank; the failure is of the rank that failed by itself. */
+/* Runs the job on every rank. A failure is that of the first rank that failed by itself. */
 static Status run_ranks(RanksJob job, int ranks)
 {
     RankTeam *team;
@@ -64,20 +64,20 @@ typedef struct Collective {
     Launch      launch;
     TensorView  in[2], out[1];
     void       *workspace, *replay;
-    int         repeats; /* in one replay */
+    int         repeats; /* launches in one replay */
     Launch     *launches;
 } Collective;
 
-enum { COLS_ROWS = 3 }; /* of what gather_cols gathers */
+enum { COLS_ROWS = 3 }; /* rows of each rank's input of gather_cols */
 
 typedef struct What {
     const OpDef *op;
     DType        dtype;
-    int64_t      count; /* of a share; of all, for all_reduce; of a row of it, for gather_cols */
+    int64_t      count; /* elements: of one rank's share; all_reduce: of the whole tensor; gather_cols: of a row of the input */
     bool         max, accumulate;
 } What;
 
-/* A rank that failed says so before it frees what others' devices may read. */
+/* Frees a collective. If this rank failed, it first calls comm_abort, as other ranks' devices may read the memory. */
 static void collective_close(Collective *c, RankRun *run, Status status)
 {
     const DeviceApi *api = c->device->api;
@@ -172,7 +172,7 @@ static Status expect_cols(Comm *comm, const void *x, size_t bytes, char *out)
     return status;
 }
 
-/* By the collectives of host memory: exact sums in the order of ranks. */
+/* Computes the expected result by collectives over host memory, which sum exactly in the order of ranks. */
 static Status make_expected(Comm *comm, const What *what, const Collective *c, const void *x, const void *acc, void *out)
 {
     int64_t count = type_numel(&c->out[0].type);
@@ -209,13 +209,14 @@ static double largest_error(const What *what, const TensorType *type, const void
     return error;
 }
 
-/* Whether a second run on what the first left makes the same of it. */
+/* Whether another run on the first run's result gives the same result. */
 static bool is_lasting(const What *what)
 {
     return what->op == &op_all_reduce ? what->max : !what->accumulate;
 }
 
-/* Two runs of the same contents, the second several times over where that changes nothing; results in got[0] and got[1]. */
+/* Runs twice on the same contents; results are in got[0] and got[1]. The second time it runs OFTEN times, if further runs don't change
+ * the result. */
 static Status run_twice(Collective *c, const What *what, const void *x, const void *acc, void *const got[2])
 {
     enum { OFTEN = 20 };
@@ -242,8 +243,8 @@ static Status compare_case(RankRun *run, const What *what, Collective *c)
     Status status = run_twice(c, what, x, acc, got);
     if (status == OK) status = make_expected(run->comm, what, c, x, acc, want);
     double error = status == OK ? largest_error(what, &c->out[0].type, got[0], want) : 0;
-    double most = ranks * (what->dtype == DT_BF16 ? 0.03 : 1e-6); /* each of the ranks may round once, at magnitudes up to their number */
-    if (strcmp(c->kernel.name, "nccl") != 0) most = 0;            /* added up in the order of ranks */
+    double most = ranks * (what->dtype == DT_BF16 ? 0.03 : 1e-6); /* each rank may round once, at magnitudes up to the number of ranks */
+    if (strcmp(c->kernel.name, "nccl") != 0) most = 0;            /* other kernels sum in the order of ranks, as expected */
     bool same = status != OK || memcmp(got[0], got[1], bytes) == 0;
     wrong = !same || !(error <= most);
     if (status == OK && wrong)
@@ -268,11 +269,11 @@ static Status check_what(RankRun *run, const What *what)
 
 static Status check_work(RankRun *run)
 {
-    const What                large = {&op_reduce_scatter, DT_F32, 9 << 20, .accumulate = true}; /* which a GPU may divide */
+    const What                large = {&op_reduce_scatter, DT_F32, 9 << 20, .accumulate = true}; /* large enough for a GPU to split it */
     static const OpDef *const ops[] = {&op_gather, &op_gather_cols, &op_reduce_scatter, &op_all_reduce, &op_all_to_all};
     static const int64_t      counts[] = {1, 1003, 1 << 17};
     for (int i = 0; i < 5 * 3 * 2 * 2; i++) {
-        bool second = i / 30; /* the op's other form */
+        bool second = i / 30; /* all_reduce by maximum, or reduce_scatter that accumulates */
         What what = {ops[i % 5], i / 15 % 2 ? DT_BF16 : DT_F32, counts[i / 5 % 3], .max = second, .accumulate = false};
         if (what.op != &op_reduce_scatter && what.op != &op_all_reduce && second) continue;
         if (what.op == &op_reduce_scatter) what.accumulate = second, what.max = false;
@@ -333,7 +334,8 @@ Status doctor_measure_ranks(DoctorOpen open, int ranks, FILE *out)
 
 /* ---- failing together ---- */
 
-/* A collective that the last rank never makes, but ends; OK if this rank's ended with its reason. */
+/* Starts a collective on all ranks but the last, which fails instead. OK if this rank's collective then ends with the last rank's
+ * message. */
 static Status break_collective(RankRun *run, Collective *c)
 {
     int  rank = comm_rank(run->comm), last = comm_size(run->comm) - 1;
@@ -341,7 +343,7 @@ static Status break_collective(RankRun *run, Collective *c)
     snprintf(part, sizeof part, "rank %d: broken on purpose", last);
     TRY(comm_barrier(run->comm));
     if (rank == last) {
-        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* the others wait by then */
+        nanosleep(&(struct timespec){.tv_nsec = 300000000}, NULL); /* by then the other ranks wait in the collective */
         comm_abort(run->comm, ERR_IO, "broken on purpose");
         return OK;
     }

@@ -1,14 +1,15 @@
-/* doctor, of several devices that work together: every collective op over all of them against sums made on the host, what it reaches,
- * and that all end when one rank fails. */
+/* doctor for several devices that work together: checks every collective op over all of them against sums made on the host, measures
+ * speed, and checks that all ranks end when one fails. */
 #pragma once
 
 #include "measure/doctor.h"
 
-typedef Status (*DoctorOpen)(int rank, Device **out); /* the device of a rank; called on the rank's thread */
+typedef Status (*DoctorOpen)(int rank, Device **out); /* Opens the device of a rank; called on the rank's thread. */
 
-/* Rank 0's failures and a line for what failed go to `out`; counts are added to. */
+/* Checks all collective ops, and adds to `counts`. Ranks print their failures to stderr; `out` must not be NULL, but nothing is written
+ * to it. */
 NODISCARD Status doctor_check_ranks(DoctorOpen open, int ranks, FILE *out, DoctorCounts *counts);
-/* Prints what gather and reduce_scatter reach, by size: bytes that each link carries. */
+/* Prints the speed of gather and reduce_scatter, by size, as bytes that each link carries. */
 NODISCARD Status doctor_measure_ranks(DoctorOpen open, int ranks, FILE *out);
-/* OK if, when one rank fails while the others' devices wait for it, all of them end with its reason. */
+/* One rank fails while the others' devices wait for it. OK if all of them end with its message. */
 NODISCARD Status doctor_break_ranks(DoctorOpen open, int ranks);

@@ -5,7 +5,7 @@
 #include "passes/operands.h"
 #include "run/timeline.h"
 
-/* Seconds that FP8's rate takes off the products of a program in bf16. */
+/* Seconds by which FP8's rate would shorten the products of a program compiled for bf16. */
 static double saved_of(const Plan *plan, const PrecisionOptions *fp8, const Program *program)
 {
     double       ratio = plan->facts.gemm_flops[DT_E4M3] / plan->facts.gemm_flops[DT_BF16], seconds = 0;

@@ -1,9 +1,8 @@
-/* What FP8 could make of a step's time at best. */
+/* A lower bound of a step's time with FP8. */
 #pragma once
 
 #include "setup/setup.h"
 
-/* How short a step could be if FP8 changed nothing but the time of the products that it multiplies: what the same step is expected to take
- * under recipe bf16, less bf16's time of these products x (1 - rate of bf16 / rate of FP8). *out_seconds 0: the device's rates, or those
- * products, aren't there. */
+/* Seconds of a step if FP8 only sped up the products it is used for: the simulated time of the step under recipe bf16, minus the time of
+ * these products in bf16 x (1 - rate of bf16 / rate of FP8). *out_seconds 0: the device's rates are unknown, or no product uses FP8. */
 NODISCARD Status fp8_bound(const Config *config, const HfModel *model, Device *device, double *out_seconds);

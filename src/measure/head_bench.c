@@ -1,4 +1,5 @@
-/* See head_bench.h. Hidden states lie in the device's memory and change from batch to batch; logits spread as a language model's do. */
+/* See head_bench.h. Hidden states are in the device's memory and change from batch to batch; they are scaled so that logits spread like
+ * a language model's. */
 #include "measure/head_bench.h"
 
 #include "base/clock.h"
@@ -15,13 +16,13 @@ enum { BATCHES = 8, WARM_UP = 16 };
 typedef struct HeadBench {
     const HeadBenchOptions *options;
     HeadRanks              *decoder;
-    Device                 *device;          /* the first */
-    void                   *hidden[BATCHES]; /* of the device */
+    Device                 *device;          /* the first device of the decoder */
+    void                   *hidden[BATCHES]; /* in the device's memory */
     int32_t                *ids;
     int64_t                 queued;
 } HeadBench;
 
-/* Even numbers of this deviation. */
+/* Draws uniform values with this standard deviation. */
 static void draw(float *out, int64_t count, uint64_t key, double deviation)
 {
     float factor = (float)(deviation * 1.7320508075688772 / 2147483648.0);
@@ -93,7 +94,7 @@ static Status result(HeadBench *b)
     return head_ranks_result(b->decoder, b->ids, b->options->rows);
 }
 
-/* The first batches: what they take is known, and what they chose. */
+/* Runs the first batches one at a time: times the very first, and hashes the ids of all. */
 static Status begin(HeadBench *b, HeadTimes *out)
 {
     double start = clock_seconds();

@@ -1,26 +1,26 @@
-/* Decoding over a bare matrix of random numbers, timed: two batches in flight, and one at a time. */
+/* Times decoding with a bare matrix of random values, without a model: with two batches in flight, and with one at a time. */
 #pragma once
 
 #include "infer/head_ranks.h"
 
 typedef struct HeadBenchOptions {
     int64_t      vocab, dim, rows;
-    DType        dtype, hidden; /* of the matrix, of hidden states */
+    DType        dtype, hidden; /* dtypes of the matrix and of hidden states */
     HeadStrategy strategy;
-    int64_t      batches; /* timed each way */
-    const char  *device;  /* of head_ranks_open */
+    int64_t      batches; /* number timed in each of the two ways */
+    const char  *device;  /* name, as for head_ranks_open */
     int64_t      threads;
 } HeadBenchOptions;
 
-/* Seconds a batch. */
+/* Seconds per batch. */
 typedef struct HeadTimes {
-    double   mean, sigma, least, most; /* two in flight: from result to result */
-    double   alone;                    /* mean of batches that are awaited before the next one is queued */
-    double   first;                    /* the first batch of all */
-    double   limit; /* of moving the matrix, a part on each device, and the hidden states; 0: the device's bandwidth isn't known */
-    int64_t  bytes; /* of the device, that the decoder takes */
-    int64_t  moved; /* of the matrix and the hidden states */
-    uint64_t ids;   /* a hash of the first batches' ids: equal on devices that choose the same */
+    double   mean, sigma, least, most; /* with two batches in flight: time from result to result */
+    double   alone;                    /* mean with one batch in flight */
+    double   first;                    /* of the very first batch */
+    double   limit; /* to read the matrix (divided among the devices) and the hidden states; 0: the device's bandwidth is unknown */
+    int64_t  bytes; /* device memory that the decoder uses */
+    int64_t  moved; /* bytes of the matrix and the hidden states */
+    uint64_t ids;   /* a hash of the ids of the first batches: equal on devices that choose the same tokens */
     char     device[64];
 } HeadTimes;
 

@@ -1,4 +1,4 @@
-/* See random_weights.h. One block of numbers is used over and over. */
+/* See random_weights.h. One block of random values is used over and over. */
 #include "measure/random_weights.h"
 
 #include "base/philox.h"

@@ -28,16 +28,16 @@ struct StepBench {
     Plan          *plan;
     Session       *session;
     Keeper        *keeper;  /* NULL: one rank */
-    double         allowed; /* seconds for a step; INFINITY before the first */
+    double         allowed; /* allowed seconds for a step; INFINITY before the first step */
     Stepper        stepper;
     Feeds          batch;
-    int64_t        trained;        /* labels of a micro-batch */
-    double         document_share; /* pairs of queries and keys, over those of rows of one document */
+    int64_t        trained;        /* labels in a micro-batch */
+    double         document_share; /* pairs of a query and a key, divided by their number if each row were one document */
     int64_t        step;
     double         create_seconds;
 };
 
-/* The length of document n: lognormal, median 300, deviation 1 of the logarithm. */
+/* The length of document n: lognormal with median 300, where the logarithm has deviation 1. At least 2, at most `most`. */
 static int64_t document_len(uint32_t n, int64_t most)
 {
     Philox4 draw = philox4x32(n, 0, 0, 0, 5);
@@ -51,7 +51,7 @@ static const Program *micro_program(const StepBench *b, int64_t micro)
     return plan_micro(b->plan, micro, b->config.gradient_accumulation_steps);
 }
 
-/* The shape of a micro-step. */
+/* The ProgramSpec of the first micro-step. */
 static const ProgramSpec *micro_spec(const StepBench *b)
 {
     return &micro_program(b, 0)->spec;
@@ -89,7 +89,7 @@ static double trained_tokens(const StepBench *b)
     return (double)(b->trained * b->config.gradient_accumulation_steps * b->place.world);
 }
 
-/* The first scales of what is kept in codes. */
+/* Measures the first scales of values kept in codes, if there are any. */
 static Status calibrate(StepBench *b)
 {
     if (!stepper_must_measure(&b->stepper)) return OK;
@@ -136,7 +136,7 @@ static Status create_rank(const Config *config, Comm *comm, RankPlace place, Ste
     keeper_phase(b->keeper, "starting", b->allowed);
     if (status == OK) status = create(b);
     if (status != OK) {
-        if (comm) comm_abort(comm, status, status_message()); /* before what others' devices may read is freed */
+        if (comm) comm_abort(comm, status, status_message()); /* before memory is freed that others' devices may read */
         step_bench_destroy(b);
         return status;
     }
@@ -162,7 +162,7 @@ void step_bench_destroy(StepBench *b)
     free(b);
 }
 
-/* Queues a step's programs behind what the device runs. */
+/* Queues the programs of a step after all work already queued. */
 static Status queue_step(StepBench *b)
 {
     const double rate = 1e-5;
@@ -171,7 +171,7 @@ static Status queue_step(StepBench *b)
     return stepper_update(&b->stepper, rate);
 }
 
-/* What a step took on the slowest rank. */
+/* Replaces a rank's seconds by the slowest rank's. */
 static Status slowest(const StepBench *b, double *seconds)
 {
     double all[COMM_MOST_RANKS];
@@ -182,8 +182,8 @@ static Status slowest(const StepBench *b, double *seconds)
     return OK;
 }
 
-/* Steps one behind the other as a run makes them: the device has the next one while a result is awaited. A step takes from the end of
- * the one before it to its own; *out_idle: the part of all that in which the device had nothing to do. */
+/* Runs steps back to back as in training: the device has the next step queued while a result is awaited. A step lasts from the end of
+ * the previous step to its own end. *out_idle: share of the whole time in which the device had no work. */
 static Status time_steps(StepBench *b, int count, double *seconds, double *out_idle)
 {
     bool    ahead = !b->device->api->is_synchronous;
@@ -210,7 +210,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Changes the order of `seconds`. */
+/* Sorts `seconds`. */
 static double median(double *seconds, int count)
 {
     qsort(seconds, (size_t)count, sizeof *seconds, by_value);
@@ -251,10 +251,11 @@ Status step_bench_run(StepBench *b, int num_steps, StepTimes *out_times)
 
 /* ---- several ranks ---- */
 
-/* The program's collectives alone. What waited for another launch doesn't wait. */
+/* Copies only the collectives of a program. They no longer wait for launches that are left out. */
 static void take_collectives(Arena *arena, const Program *whole, Program *out)
 {
-    int *index = arena_array(arena, int, whole->num_launches + 1); /* of a launch among those that are taken, from 1; 0: it isn't */
+    int *index =
+        arena_array(arena, int, whole->num_launches + 1); /* by launch: 1 + its index among the collectives; 0: it is no collective */
     *out = *whole;
     out->launches = arena_array(arena, Launch, whole->num_launches + 1);
     out->num_launches = 0;
@@ -269,7 +270,7 @@ static void take_collectives(Arena *arena, const Program *whole, Program *out)
     }
 }
 
-/* A step's median seconds with its collectives alone. Numbers go wrong from here on. */
+/* Median seconds of steps that run only the collectives. Values in the session are wrong from then on. */
 static Status time_collectives(StepBench *b, int num_steps, double *out)
 {
     const DeviceApi *api = b->device->api;
@@ -291,7 +292,8 @@ static Status time_collectives(StepBench *b, int num_steps, double *out)
     return status;
 }
 
-/* What a step's arithmetic waits for its collectives, on the rank that waits longest. A device of one stream waits for each. */
+/* Time that a step's compute waits for collectives, on the slowest rank. Without profile_waits the device has one stream, which waits
+ * for every collective. */
 static Status time_waits(StepBench *b, StepTimes *times)
 {
     double own = 0;
@@ -318,7 +320,7 @@ static Status share_beside(StepBench *b, StepTimes *times)
 typedef struct RanksJob {
     const Config *config;
     int           num_steps;
-    StepTimes    *times; /* of rank 0 */
+    StepTimes    *times; /* filled in by rank 0 */
 } RanksJob;
 
 static Status bench_rank(void *context, Comm *comm, RankPlace place)
@@ -331,7 +333,7 @@ static Status bench_rank(void *context, Comm *comm, RankPlace place)
     if (status == OK) status = time_collectives(b, (job->num_steps + 1) / 2, &times->comm);
     if (status == OK) status = time_waits(b, times);
     if (status == OK) status = share_beside(b, times);
-    if (status == OK) status = comm_barrier(comm); /* none leaves while another's device may wait for it */
+    if (status == OK) status = comm_barrier(comm); /* no rank may leave while another's device may wait for it */
     if (status != OK) comm_abort(comm, status, status_message());
     step_bench_destroy(b);
     return status;

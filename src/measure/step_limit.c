@@ -15,7 +15,7 @@ void step_work_add(StepWork *work, const Feeds *batch, int64_t batch_size, int64
     work->trained += batch->num_trained;
 }
 
-/* Arithmetic of a launch, at the rate of products of `dtype`: those of operands with fewer bits take less time. */
+/* Flops of a launch, scaled to the rate of `dtype`: products of narrower operands count less, as they take less time. */
 static double flops_at(const DeviceFacts *facts, DType dtype, const Launch *launch)
 {
     OpCost cost = launch_cost(launch);

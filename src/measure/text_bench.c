@@ -20,8 +20,8 @@ struct TextBench {
     Plan            *plan;
     Session         *session;
     Decoder         *decoder;
-    int64_t          told; /* tokens of all rows */
-    uint32_t         runs; /* each has prompts of its own, so that none finds its pages in the cache */
+    int64_t          told; /* tokens produced, over all rows */
+    uint32_t         runs; /* number of runs; each uses different prompts, so that none is found in the prefix cache */
 };
 
 static void use_adapters(TextBench *b, CompileOptions *options)
@@ -58,7 +58,7 @@ static Status open_bench(TextBench *b)
     TRY(setup_refuse_inputs(b->model, b->plan));
     TRY(random_weights(b->session, b->model));
     TRY(decoder_create(b->session, &b->decoder));
-    decoder_read_first(b->decoder); /* steps of all rows are timed */
+    decoder_read_first(b->decoder); /* reads all prompts before decoding, so that only steps of all rows are timed */
     return OK;
 }
 
@@ -92,7 +92,7 @@ static bool count_token(void *context, const DecodeToken *token)
     return true;
 }
 
-/* The first `count` prompts. */
+/* Submits the first `count` prompts. */
 static Status submit(TextBench *b, int64_t count)
 {
     const TextBenchOptions *o = &b->options;
@@ -116,7 +116,7 @@ static Status submit(TextBench *b, int64_t count)
     return OK;
 }
 
-/* Whether only an embedding reads it, a row a token. */
+/* Whether only embedding nodes read the value; a step then reads just a few of its rows. */
 static bool is_looked_up(const Value *value)
 {
     for (const Use *use = value->first_use; use; use = use->next)
@@ -124,13 +124,13 @@ static bool is_looked_up(const Value *value)
     return true;
 }
 
-/* One more token of every row. */
+/* The program that decodes one token for every row. */
 static const Program *step_program(const TextBench *b)
 {
     return plan_program_of(b->plan, &entry_decode, b->options.rows, 1);
 }
 
-/* Bytes of weights that a step reads, and of a position of a row's cache. */
+/* Counts bytes of weights that a step reads, and bytes of one position in one row's cache. */
 static void count_bytes(const TextBench *b, double *out_weights, double *out_position)
 {
     const Graph *graph = step_program(b)->graph;
@@ -161,7 +161,7 @@ static Status profile(TextBench *b, const Program *program, double *seconds, dou
     return b->device->api->profile(b->device, program->launches, program->num_launches, seconds, out_overhead);
 }
 
-/* Launches behind the last block: the head and the loss. */
+/* Index of the first launch after the last block: the head and the loss follow. */
 static int first_of_head(const Program *program)
 {
     int first = program->num_launches;
@@ -179,7 +179,7 @@ static Status run_forward(TextBench *b, const Program *program, int times, doubl
     return OK;
 }
 
-/* The whole pass, less what its launches behind the last block take. */
+/* Times the forward pass without its launches after the last block. */
 static Status time_forward(TextBench *b, double *out_seconds)
 {
     enum { TIMES = 5 };
@@ -205,7 +205,7 @@ Status text_bench_run(TextBench *b, TextTimes *out)
     b->told = 0;
     TRY(submit(b, o->rows));
     double begin = clock_seconds();
-    while (b->told < o->rows) TRY(decoder_step(b->decoder)); /* the first token of each, behind its prompt */
+    while (b->told < o->rows) TRY(decoder_step(b->decoder)); /* until each row has its first token after the prompt */
     TRY(session_sync(b->session));
     double  prefilled = clock_seconds();
     int64_t told = b->told;

@@ -50,7 +50,7 @@ static void norm_of_row(void *context, int64_t row, int worker)
     rows->norms[row] = (float)sqrt(sum);
 }
 
-/* As the plan keeps the weight. */
+/* Changes w to what the plan keeps: the values that `made` gives back, rounded to the weight's dtype. */
 static Status keep(const Param *base, const WeightFormat *made, ThreadPool *pool, float *w)
 {
     if (base->format && made) TRY(weight_make_again(made, base->type.dim[0], base->type.dim[1], w, pool));

@@ -1,4 +1,4 @@
-/* A LoRA adapter as a GGUF file: for each matrix its two factors, named after the matrix in the file of the base. */
+/* A LoRA adapter as a GGUF file: two factors for each matrix, named after that matrix in the base's file. */
 #include "base/log.h"
 #include "base/scoped.h"
 #include "model/gguf_internal.h"
@@ -8,11 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A factor that is written. */
+/* A factor (A or B) to write. */
 typedef struct Half {
     const StTensor *tensor;
-    float           factor; /* of all values */
-    int64_t         width;  /* rows are permuted in heads of so many; 0: they aren't */
+    float           factor; /* multiplies all values */
+    int64_t         width;  /* rows are permuted within heads of this many rows; 0: they aren't */
 } Half;
 
 typedef struct AdapterWriter {
@@ -27,7 +27,7 @@ typedef struct AdapterWriter {
     size_t             count;
 } AdapterWriter;
 
-/* Readers multiply a pair by alpha / r, with one alpha for all: a pair's own factor goes into B. */
+/* Readers multiply a pair by alpha / r, with one alpha for the whole file. The rest of the pair's scale goes into B. */
 static float factor_of(const AdapterWriter *writer, const LoraModule *module)
 {
     const LoraOptions *lora = &writer->adapter->lora;
@@ -53,7 +53,7 @@ static Status add_half(AdapterWriter *writer, const LoraModule *module, const Gg
     return OK;
 }
 
-/* The matrices that the adapter is of. */
+/* Adds both factors of each matrix that is adapted. */
 static Status add_modules(AdapterWriter *writer)
 {
     Graph *graph;
@@ -95,7 +95,7 @@ static Status append_half(void *context, size_t index, FileWriter *out)
     return OK;
 }
 
-/* ERR_UNSUPPORTED where the adapter holds tensors that the format can't say. */
+/* ERR_UNSUPPORTED if the adapter has something that the format can't express. */
 static Status check_adapter(const PeftAdapter *adapter)
 {
     const LoraOptions *lora = &adapter->lora;

@@ -1,4 +1,4 @@
-/* Tensors of a model as GGUF has them: names, types, rows in another order. Each streams through, some rows at a time. */
+/* A model's tensors as GGUF has them: names, types, order of rows. Each tensor streams through, some rows at a time. */
 #include "model/gguf_export.h"
 
 #include "base/log.h"
@@ -55,7 +55,7 @@ static const PlaceRow place_rows[] = {
 #undef ANY
 #undef FAMILY
 
-/* Whether the name is the pattern with a number for {i}. */
+/* Whether `name` is `pattern` with a number in place of {i}. *out_layer: that number; -1: the pattern has no {i}. */
 static bool fits(const char *pattern, const char *name, int *out_layer)
 {
     const char *index = strstr(pattern, "{i}");
@@ -89,12 +89,12 @@ int64_t gguf_permuted_row(int64_t row, int64_t width)
 
 /* ---- types ---- */
 
-/* A tensor that is written. */
+/* A tensor to write. */
 typedef struct Output {
-    const StTensor *tensor; /* NULL: `factors` are written */
+    const StTensor *tensor; /* NULL: write `factors` */
     const float    *factors;
     GgufPlace       place;
-    bool            is_transposed; /* the file has the folder's transpose */
+    bool            is_transposed; /* the file stores the transpose of the folder's tensor */
 } Output;
 
 typedef struct Exporter {
@@ -104,14 +104,14 @@ typedef struct Exporter {
     const GgufFamily *family;
     GgufPreset        preset;
     ThreadPool       *pool;
-    Output           *outputs; /* by index of the declaration */
+    Output           *outputs; /* indexed by declaration */
     GgufDecl         *decls;
     size_t            count;
-    bool              has_head; /* a tensor of its own */
+    bool              has_head; /* the head is a tensor of its own */
     size_t            num_fallbacks;
 } Exporter;
 
-/* The usual mix: some layers at both ends and every third between them get more bits. */
+/* The usual mix: the first and the last eighth of the layers get more bits, and so does every third layer between. */
 static bool gets_more_bits(int64_t layer, int64_t layers)
 {
     return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
@@ -124,11 +124,11 @@ static GgufType mixed_type(const Exporter *exporter, const GgufPlace *place)
     if (place->role == GGUF_QKV) return GGUF_Q5_K;
     if (place->role != GGUF_V && place->role != GGUF_DOWN) return GGUF_Q4_K;
     if (gets_more_bits(place->layer, layers)) return GGUF_Q6_K;
-    bool is_70b = layers == 80 && gguf_dim(model, "H") != gguf_dim(model, "G"); /* v is small where many heads share it */
+    bool is_70b = layers == 80 && gguf_dim(model, "H") != gguf_dim(model, "G"); /* v is small if many heads share it */
     return place->role == GGUF_V && is_70b ? GGUF_Q5_K : GGUF_Q4_K;
 }
 
-/* The type that takes its place where rows aren't whole blocks. */
+/* The type to use in place of `type` if a row of `row` values isn't whole blocks of it. */
 static GgufType fallback(GgufType type, int64_t row)
 {
     if (row % gguf_block(type) == 0) return type;
@@ -179,7 +179,7 @@ static Status add_params(Exporter *exporter)
     Graph *graph;
     TRY(hf_model_open_weights(exporter->model));
     TRY(hf_model_bind(exporter->arena, exporter->model, DT_F32, &graph));
-    Plan plan = {.num_params = graph->num_params, .params = graph->params}; /* parameters are all that is looked at */
+    Plan plan = {.num_params = graph->num_params, .params = graph->params}; /* only the parameters are looked at */
     TRY(weights_check(&plan, exporter->model));
     size_t most = (size_t)graph->num_params + GGUF_MOST_FACTORS;
     exporter->outputs = arena_array(exporter->arena, Output, most);
@@ -196,7 +196,7 @@ static Status add_params(Exporter *exporter)
 
 enum { PIECE_VALUES = 1 << 20 };
 
-/* Some rows of a tensor, as floats and as the blocks that are written. */
+/* Some rows of a tensor: as floats, and as the blocks to write. */
 typedef struct Piece {
     const GgufDecl *decl;
     int64_t         rows, cols;
@@ -212,14 +212,14 @@ static void encode_row(void *context, int64_t row, int worker)
     gguf_encode(piece->decl->type, piece->values + row * piece->cols, piece->cols, piece->blocks + (size_t)row * bytes);
 }
 
-/* The folder's row that stands at `row` of the file. */
+/* The folder's row that becomes row `row` of the file. */
 static int64_t row_of(const Exporter *exporter, const Output *output, int64_t row)
 {
     bool turns = exporter->family->traits & GGUF_PERMUTES && (output->place.role == GGUF_Q || output->place.role == GGUF_K);
     return turns ? gguf_permuted_row(row, (int64_t)gguf_dim(exporter->model, "D")) : row;
 }
 
-/* Rows [first, first + rows) as the file has them. whole: of a transposed tensor all of it, turned; else NULL. */
+/* Reads piece->rows rows, from row `first` of the file on. whole: the whole transpose, if the file stores the transpose; else NULL. */
 static Status read_rows(const Exporter *exporter, const Output *output, const float *whole, int64_t first, Piece *piece)
 {
     int64_t cols = piece->cols;
@@ -244,7 +244,7 @@ static Status check_values(const Output *output, const Piece *piece)
     return OK;
 }
 
-/* The tensor's transpose, for the caller to free. */
+/* *out: the tensor's transpose, which the caller frees. */
 static Status turned(const Output *output, float **out)
 {
     const StTensor            *tensor = output->tensor;

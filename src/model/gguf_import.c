@@ -1,4 +1,4 @@
-/* Weights of a GGUF file as a model folder's, and the whole import. */
+/* Reads the weights of a GGUF file into a model folder's tensors, and does the whole import. */
 #include "model/gguf_import.h"
 
 #include "base/log.h"
@@ -72,7 +72,7 @@ static Status add_param(Weights *weights, const Param *param)
     return OK;
 }
 
-/* Every tensor of the file is the model's, or was read with its keys. */
+/* Checks that every tensor of the file is one of the model's, or was read with the keys (rope_...). */
 static Status check_unread(const Weights *weights)
 {
     const GgufFile *file = weights->import->file;
@@ -92,7 +92,7 @@ static void decode_row(const GgufTensor *tensor, int64_t row, int64_t cols, floa
     gguf_decode(tensor->type, (const char *)tensor->data + row * bytes, cols, out);
 }
 
-/* The file's row that is the folder's `row`: the inverse of gguf_permuted_row. */
+/* The file's row that becomes row `row` of the folder: the inverse of gguf_permuted_row. */
 static int64_t row_in_file(const Weights *weights, const Source *source, int64_t row)
 {
     bool turns = weights->import->family->traits & GGUF_PERMUTES && (source->place.role == GGUF_Q || source->place.role == GGUF_K);

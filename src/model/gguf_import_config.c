@@ -1,4 +1,4 @@
-/* config.json of the keys of a GGUF file. */
+/* Writes config.json from the keys of a GGUF file. */
 #include "model/gguf_import_internal.h"
 
 #include "base/scoped.h"
@@ -19,7 +19,7 @@ static double number(Import *import, const char *name, double fallback)
     return gguf_import_number(import, name, fallback);
 }
 
-/* The same as a count: 0 where it is none. */
+/* number() as a count; 0 if the number isn't a count. */
 static int64_t whole(Import *import, const char *name, double fallback)
 {
     double value = number(import, name, fallback);
@@ -54,7 +54,7 @@ static void put_flag(StrBuf *out, const char *key, bool value)
     strbuf_puts(out, value ? "true" : "false");
 }
 
-/* The shortest decimal that is the same float: 1e-06, not 9.99999997e-07. */
+/* The shortest decimal that rounds to the same float: 1e-06, not 9.99999997e-07. */
 static double shortest(double value)
 {
     char text[32];
@@ -86,7 +86,7 @@ static void put_list(StrBuf *out, const char *key, const float *values, int64_t 
     strbuf_putc(out, ']');
 }
 
-/* The factors of llama3 with these ends are the file's. */
+/* Whether these settings of rope_type llama3 give the file's factors. */
 static bool is_llama3(const float *factors, int64_t pairs, double theta, double factor, double original)
 {
     for (int64_t i = 0; i < pairs; i++) {
@@ -96,7 +96,8 @@ static bool is_llama3(const float *factors, int64_t pairs, double theta, double 
     return true;
 }
 
-/* Llama 3's rope_freqs: the file has factors alone, config.json the numbers they are made of. */
+/* Llama 3's rope_freqs: the file has only the factors. config.json needs the settings that they were computed from, so these are searched
+ * for. */
 static Status put_llama3(Import *import, const float *factors, int64_t pairs, double theta, StrBuf *out)
 {
     double factor = 1;
@@ -231,7 +232,7 @@ static void put_ids(Import *import, StrBuf *out)
         if (gguf_get_number(import->file, names[i][1], &id)) put_number(out, names[i][0], id);
 }
 
-/* The dtype of most weights. */
+/* The dtype that config.json names: the embedding's; if that is stored in blocks, import->quantised. */
 static const char *weights_dtype(const Import *import, const GgufTensor *embedding)
 {
     if (embedding->type == GGUF_F32) return "float32";

@@ -1,4 +1,4 @@
-/* Shared by the files that read GGUF. */
+/* Shared by the files that import GGUF. */
 #pragma once
 
 #include "model/gguf_import.h"
@@ -12,10 +12,10 @@ typedef struct Import {
     DType             quantised;
 } Import;
 
-/* A number under the family's name in front; `fallback` where the file has none. */
+/* The number of the key FAMILY.name; `fallback` if the file doesn't have it. */
 double gguf_import_number(Import *import, const char *name, double fallback);
 
 /* Writes config.json. */
 NODISCARD Status gguf_import_config(Import *import);
-/* Writes tokenizer.json, tokenizer_config.json, generation_config.json; nothing where the file has no tokenizer. */
+/* Writes tokenizer.json, tokenizer_config.json, generation_config.json; nothing if the file has no tokenizer. */
 NODISCARD Status gguf_import_tokenizer(Import *import);

@@ -1,4 +1,4 @@
-/* tokenizer.json of the tokens of a GGUF file. */
+/* tokenizer.json from the tokens of a GGUF file. */
 #include "model/gguf_import_internal.h"
 
 #include "base/hash.h"
@@ -21,9 +21,9 @@ typedef struct Tokens {
     Str      *texts;
     double   *types;
     size_t    count;
-    uint32_t *slots; /* id + 1 by text, of tokens that merges may make; open addressing */
+    uint32_t *slots; /* hash table from text to id + 1, of tokens that merges may make; 0: empty slot */
     uint64_t  slot_mask;
-    bool      adds_bos; /* where no key says so: the rule of words does */
+    bool      adds_bos; /* BOS goes before a text if no key says whether; set by the rule for words */
 } Tokens;
 
 static bool is_same(Str a, Str b)
@@ -75,10 +75,10 @@ static int32_t find_token(const Tokens *tokens, Str text)
 
 /* ---- merges ---- */
 
-/* SentencePiece's merges: any two tokens that join to a token. */
+/* A merge of SentencePiece: any two tokens whose texts join to the text of a token. */
 typedef struct Merge {
     double   score;
-    uint32_t id, split; /* bytes of the left part */
+    uint32_t id, split; /* split: bytes of the left part */
 } Merge;
 
 static int by_score(const void *a, const void *b)
@@ -170,8 +170,8 @@ static bool is_word(const Tokens *tokens, size_t id)
     return tokens->types[id] == TOKEN_NORMAL || tokens->types[id] == TOKEN_BYTE || tokens->types[id] == TOKEN_UNKNOWN;
 }
 
-/* Every id up to the last word's is there, also of added and unused tokens: readers count the vocabulary to number an added token that
- * it lacks. */
+/* Writes all ids up to that of the last word, also ids of added and unused tokens. Readers number an added token that the vocabulary lacks
+ * by counting the vocabulary. */
 static void put_vocab(const Tokens *tokens, StrBuf *out)
 {
     const char *comma = "";
@@ -239,7 +239,7 @@ static Status put_tokenizer(Tokens *tokens, bool is_bytes, StrBuf *out)
     const GgufPre *pre = NULL;
     int32_t        unk = special_id(tokens, "unknown");
     if (is_bytes) TRY(find_pre(tokens, &pre));
-    tokens->adds_bos = pre && pre->ignore_merges; /* llama-bpe and tekken */
+    tokens->adds_bos = pre && pre->ignore_merges; /* true for llama-bpe and tekken only */
     strbuf_puts(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n");
     put_added(tokens, out);
     if (is_bytes)
@@ -323,7 +323,7 @@ static Status read_tokens(Tokens *tokens)
     return OK;
 }
 
-/* The tokenizer that was written can be read. */
+/* Checks that the written tokenizer can be loaded. */
 static Status check_tokenizer(const Import *import)
 {
     Tokenizer *tokenizer;

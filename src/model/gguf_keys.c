@@ -1,5 +1,5 @@
-/* Hyper-parameters of a model as keys of GGUF: what the format can't say is refused, or, where that is a question of the length of texts,
- * limits the context. */
+/* Hyper-parameters of a model as keys of GGUF. A setting that the format can't express is refused. If it matters only for long texts, it
+ * limits the context instead. */
 #include "model/gguf_internal.h"
 
 #include "base/log.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ANY_POSITIONS = 1 << 30 }; /* of a config.json that names no longest text */
+enum { ANY_POSITIONS = 1 << 30 }; /* if config.json names no longest text */
 
 static const GgufFamily families[] = {
 #define GGUF_FAMILY(name, architecture, written, traits) {GGUF_FAMILY_##name, architecture, written, traits},
@@ -104,7 +104,7 @@ static bool is_near(const KeyWriter *writer, int64_t layer)
     return !by_layer || dim_at(writer->model, "near", layer) != 0;
 }
 
-/* The layers that have a window; those of qwen2 and qwen3 only where use_sliding_window says so. */
+/* How many layers have a window. qwen2, qwen3 and smollm3 have it only if use_sliding_window says so. */
 static int64_t count_near(const KeyWriter *writer)
 {
     int64_t count = 0, layers = (int64_t)gguf_dim(writer->model, "L");
@@ -115,7 +115,7 @@ static int64_t count_near(const KeyWriter *writer)
     return count;
 }
 
-/* Readers have no window in this family: up to its length nothing differs. */
+/* For a family in which readers have no window: limits the context to the window. In texts that short a window makes no difference. */
 static void limit_context(KeyWriter *writer)
 {
     int64_t window = has_dim(writer, "window") ? (int64_t)gguf_dim(writer->model, "window") : 0;
@@ -125,7 +125,7 @@ static void limit_context(KeyWriter *writer)
              writer->model->config_name, (long long)window);
 }
 
-/* The last layer of each period sees all. */
+/* *out: the period of the layers. In each period the last layer has no window. */
 static Status find_period(const KeyWriter *writer, int64_t *out)
 {
     int64_t layers = (int64_t)gguf_dim(writer->model, "L"), period = 1;
@@ -143,7 +143,7 @@ static Status put_windows(KeyWriter *writer)
     bool    is_gemma3 = is_family(writer, GGUF_FAMILY_GEMMA3);
     int64_t window = (int64_t)gguf_dim(writer->model, "window"), usual = is_gemma3 ? 6 : 2, period = usual;
     if (count_near(writer)) TRY(find_period(writer, &period));
-    /* gemma2 is never without a window: one as long as the context changes nothing */
+    /* gemma2 always has a window; one as long as the context changes nothing */
     if (!count_near(writer)) window = is_gemma3 ? 0 : writer->context;
     if (window) put_count(writer, "attention.sliding_window", (double)window);
     if (!window || period == usual) return OK;
@@ -221,7 +221,7 @@ static Status put_rope(KeyWriter *writer)
     put_real(writer, "rope.freq_base", gguf_dim(writer->model, "theta"));
     if (is_family(writer, GGUF_FAMILY_GEMMA3) && gguf_dim(writer->model, "near_theta") != 10000)
         put_real(writer, "rope.freq_base_swa", gguf_dim(writer->model, "near_theta"));
-    if (kind == LONGROPE || is_family(writer, GGUF_FAMILY_PHI3)) /* phi3 is never without */
+    if (kind == LONGROPE || is_family(writer, GGUF_FAMILY_PHI3)) /* phi3 always has this key */
         put_count(writer, "rope.scaling.original_context_length",
                   kind == LONGROPE ? gguf_dim(writer->model, "rope_original") : (double)writer->context);
     if (kind == LLAMA3) return put_llama3(writer, pairs);
@@ -231,12 +231,12 @@ static Status put_rope(KeyWriter *writer)
         gguf_put_str(writer->keys, key(writer, "rope.scaling.type"), str_of("linear"));
         put_real(writer, "rope.scaling.factor", gguf_dim(writer->model, "rope_factor"));
     }
-    return OK; /* dynamic: up to the context that the model was made for nothing is scaled */
+    return OK; /* dynamic: nothing is scaled within the context that the model was made for */
 }
 
 /* ---- what a family computes whatever the file says ---- */
 
-/* The number under the root that readers divide scores of gemma by. */
+/* The number by whose square root readers divide gemma's attention scores. */
 static double gemma_scalar(const KeyWriter *writer)
 {
     int64_t layers = (int64_t)gguf_dim(writer->model, "L"), largest = is_family(writer, GGUF_FAMILY_GEMMA2) ? 46 : 62;

@@ -1,5 +1,5 @@
-/* The tokenizer of a model's folder as keys of GGUF. Two kinds are there: byte-level BPE, whose rule for words must be one that readers
- * know by name, and BPE made of SentencePiece, as scores. */
+/* Writes the tokenizer of a model's folder as keys of GGUF. There are two kinds: byte-level BPE, whose rule for splitting text into words
+ * must have a name in GGUF, and BPE made from SentencePiece, whose merges become scores of tokens. */
 #include "model/gguf_internal.h"
 
 #include "base/log.h"
@@ -29,9 +29,9 @@ const GgufPre *gguf_pre_at(int index)
 typedef struct Words {
     const JsonValue *json; /* tokenizer.json */
     const char      *path;
-    bool             is_bytes; /* byte-level; else as SentencePiece */
-    bool             prefix;   /* of the latter: a space before a text */
-    const char      *pre;      /* of byte-level: the name of its rule */
+    bool             is_bytes; /* byte-level BPE; false: made from SentencePiece */
+    bool             prefix;   /* SentencePiece: a space is put before each text */
+    const char      *pre;      /* byte-level: GGUF's name of the rule that splits text into words */
 } Words;
 
 /* ---- tokenizer.json ---- */
@@ -43,7 +43,7 @@ static const char *type_of(const JsonValue *part)
     return type;
 }
 
-/* The steps of a part that may be one, a Sequence of them, or null. */
+/* The steps of a normalizer or pre-tokenizer: `part` may be one step, a Sequence of steps, or null. */
 static const JsonValue *steps_of(const JsonValue *part, const char *list_key, uint32_t *out_count)
 {
     *out_count = 0;
@@ -68,7 +68,7 @@ static Status refuse_step(const Words *words, const char *part, const JsonValue 
     return status_fail(ERR_UNSUPPORTED, "%s: %s: a GGUF file can't say %.300s", words->path, part, strbuf_cstr(&text));
 }
 
-/* The expression of a Split that keeps what it matches and what lies between; false: it is another. */
+/* Whether the step is a Split that keeps both its matches and the text between them. *out: its expression. */
 static bool read_split(const JsonValue *step, Str *out)
 {
     const char      *behavior = "";
@@ -126,7 +126,7 @@ static Status check_byte_normalizer(const Words *words)
     return OK;
 }
 
-/* Prepend and Replace by U+2581. */
+/* Reads the normalizer: its steps may only prepend U+2581, or replace spaces by it. */
 static Status read_marks(Words *words)
 {
     uint32_t         count;
@@ -164,7 +164,7 @@ static Status read_sentencepiece(Words *words)
     for (uint32_t i = 0; i < count; i++) {
         const char *type = type_of(&steps[i]), *literal = "";
         json_get_str(json_get(&steps[i], "pattern"), "String", &literal);
-        if (strcmp(type, "Split") == 0 && strcmp(literal, " ") == 0) continue; /* none is left to split at */
+        if (strcmp(type, "Split") == 0 && strcmp(literal, " ") == 0) continue; /* no spaces are left to split at */
         if (strcmp(type, "Metaspace") != 0) return refuse_step(words, "pre_tokenizer", &steps[i]);
         TRY(read_metaspace(words, &steps[i]));
     }
@@ -199,7 +199,7 @@ static bool is_byte_token(Str text)
            strchr("0123456789ABCDEF", text.data[4]);
 }
 
-/* Added tokens of the kind that is no control token stand as they are in a text. */
+/* The text of an added token with a space for each U+2581, as it occurs in text to encode; not for control tokens. */
 static Str spaced(Arena *arena, const char *text)
 {
     SCOPED_STRBUF(out);
@@ -250,7 +250,7 @@ static void put_scores(Arena *arena, const HfModel *model, const Words *words, c
                  different);
 }
 
-/* "a b": a space within a part is written as U+0120. */
+/* A merge as "a b"; a space within a part is written as U+0120. */
 static Str merge_text(Arena *arena, const JsonValue *merge)
 {
     if (merge->type == JSON_STRING) return merge->string;
@@ -264,7 +264,7 @@ static Str merge_text(Arena *arena, const JsonValue *merge)
     return (Str){arena_strndup(arena, strbuf_cstr(&out), out.len), out.len};
 }
 
-/* The tokenizer was read, so that these are texts, or pairs of texts. */
+/* Each merge is a text, or a pair of texts: loading the tokenizer has checked that. */
 static void put_merges(Arena *arena, const Words *words, GgufKeys *keys)
 {
     const JsonValue *merges = json_get(json_get(words->json, "model"), "merges");
@@ -275,7 +275,7 @@ static void put_merges(Arena *arena, const Words *words, GgufKeys *keys)
 
 /* ---- special tokens and templates ---- */
 
-/* Whether BOS is put before a text, and EOS behind; others can't be said. */
+/* *out_bos, *out_eos: whether BOS goes before a text, and EOS after it. GGUF can't express other tokens there. */
 static Status find_ends(const Words *words, const Tokenizer *tokenizer, bool *out_bos, bool *out_eos)
 {
     TokenizerScratch                 *scratch = tokenizer_scratch_create(tokenizer);
@@ -313,7 +313,7 @@ static Status put_special(const Words *words, const Tokenizer *tokenizer, int32_
     return OK;
 }
 
-/* The text of a file of the model's folder; data NULL: it isn't there. */
+/* Reads a file of the model's folder; data NULL: it doesn't exist. */
 static Status read_beside(Arena *arena, const HfModel *model, const char *name, Str *out)
 {
     const char *path = arena_printf(arena, "%s/%s", model->dir, name);
@@ -356,7 +356,7 @@ static Status put_templates(Arena *arena, const HfModel *model, GgufKeys *keys)
     return OK;
 }
 
-/* The token that ends a turn, where it is another than EOS. */
+/* Puts the id of the token that ends a turn, if that isn't EOS. */
 static Status put_turn_end(const HfModel *model, const Tokenizer *tokenizer, GgufKeys *keys)
 {
     Template *template = NULL;
@@ -405,7 +405,7 @@ static bool has_token(const Tokenizer *tokenizer, const char *text)
     return false;
 }
 
-/* Of a file whose name says Phi-3 llama.cpp looks these tokens up, and fails where one is missing. */
+/* general.name: `name`, except that llama.cpp requires these tokens of a model whose name says Phi-3; if one is missing, "model". */
 static const char *name_for(const Tokenizer *tokenizer, const char *name)
 {
     static const char *const tokens[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};

@@ -1,15 +1,15 @@
-/* GGUF files where a model's folder is expected: the folder is made once, in the hub's cache. */
+/* A GGUF file given in place of a model's folder: the folder is made once, in the hub's cache. */
 #include "base/hash.h"
 #include "base/log.h"
 #include "files/folder.h"
 #include "files/hub.h"
 #include "model/gguf_import.h"
 
-enum { LAYOUT = 1 }; /* of the folders: a version that writes other ones has another number, and finds none of these */
+enum { LAYOUT = 1 }; /* version of the folders' layout, part of their hash: a program with another layout finds none of these folders */
 
 static Status unpack(void *context, const char *folder)
 {
-    const char *const *paths = context; /* of the file, and the folder's at the end */
+    const char *const *paths = context; /* [0] path of the GGUF file, [1] of the finished folder */
     log_info("%s: unpacking into %s", paths[0], paths[1]);
     return gguf_import(paths[0], DT_BF16, folder);
 }

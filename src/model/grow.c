@@ -1,5 +1,5 @@
-/* Growing a model's folder goes file to file, as merging does: every tensor streams through, and those with a row for each token get rows
- * more. Which these are, the IR tells: they have more rows when the vocabulary is larger. */
+/* Growing a model works file to file, as merging does: every tensor streams through, and those with a row for each token get more rows. The
+ * IR tells which tensors these are: they have more rows if the vocabulary is larger. */
 #include "model/grow.h"
 
 #include "base/hash.h"
@@ -18,17 +18,17 @@
 typedef struct Grower {
     Arena           *arena;
     HfModel         *model;
-    JsonValue        config; /* with the new number of rows */
-    int64_t          rows;   /* of the new vocabulary */
+    JsonValue        config; /* the model's config with the new number of rows */
+    int64_t          rows;   /* rows that the new vocabulary has */
     const StTensor **tensors;
-    int64_t         *new_rows; /* of each; 0: it stays as it is */
+    int64_t         *new_rows; /* rows to add to each tensor; 0: none */
     StDecl          *decls;
     size_t           count;
 } Grower;
 
 /* ---- tensors ---- */
 
-/* out: a new row, as the tensor's dtype stores it. */
+/* out: the mean of the tensor's rows, in the tensor's dtype. */
 static Status mean_row(const StTensor *tensor, void *out)
 {
     int64_t rows = tensor->dim[0], cols = tensor->numel / rows;
@@ -62,7 +62,7 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return grower->new_rows[index] ? append_rows(tensor, grower->new_rows[index], out) : OK;
 }
 
-/* A tied head's copy of the embedding stays behind. */
+/* Whether the tensor is a tied head's copy of the embedding, which isn't written. */
 static bool is_copy(const HfModel *model, const char *name)
 {
     for (int i = 0; i < model->num_ties; i++)
@@ -98,7 +98,7 @@ static Status grow_tensor(Grower *grower, const Param *param, int64_t more)
     return OK;
 }
 
-/* Weights that have more rows in the larger model. */
+/* Finds the weights that have more rows in the larger model. */
 static Status find_grown(Grower *grower)
 {
     Graph  *now, *then;
@@ -155,7 +155,7 @@ static Status choose_tensors(Grower *grower)
 
 static Status write_weights(Grower *grower, const char *folder)
 {
-    enum { MOST_BYTES = 2000000000 }; /* of a file */
+    enum { MOST_BYTES = 2000000000 }; /* most bytes of one file */
     TRY(choose_tensors(grower));
     return st_write_folder(folder, "model", grower->decls, grower->count, MOST_BYTES, append_tensor, grower);
 }
@@ -164,9 +164,9 @@ static Status write_folder(HfModel *model, int64_t rows, const GrownTokenizer *g
 {
     SCOPED_ARENA(arena);
     Grower grower = {.arena = &arena, .model = model, .rows = rows};
-    bool   has_weights; /* none: it is trained from scratch */
+    bool   has_weights; /* false: the model is trained from scratch */
     TRY(hf_model_has_weights(model, &has_weights));
-    if (has_weights) TRY(hf_model_open_weights(model)); /* which may untie its head in the config */
+    if (has_weights) TRY(hf_model_open_weights(model)); /* may untie its head in the config */
     TRY(set_rows(&grower));
     if (has_weights) TRY(write_weights(&grower, folder));
     TRY(write_tokenizer(&arena, model->dir, grown, folder));
@@ -175,7 +175,7 @@ static Status write_folder(HfModel *model, int64_t rows, const GrownTokenizer *g
 
 /* ---- in memory ---- */
 
-/* Elements of a tensor with more rows: its own, then the mean row's. */
+/* Elements of a tensor with added rows: its own elements, then the mean row again and again. */
 static void grown_to_f32(const StMade *made, int64_t first, int64_t count, float *dst)
 {
     const StTensor *tensor = made->parts;
@@ -183,7 +183,7 @@ static void grown_to_f32(const StMade *made, int64_t first, int64_t count, float
     int64_t         cols = tensor->numel / tensor->dim[0];
     DType           dtype;
     CHECK(st_dtype_to(tensor->dtype, &dtype));
-    if (own) CHECK(st_to_f32(tensor, first, own, dst) == OK); /* find_grown looked at its dtype */
+    if (own) CHECK(st_to_f32(tensor, first, own, dst) == OK); /* find_grown has checked its dtype */
     if (own == count) return;
     SCOPED_ARRAY(char, stored, dtype_bytes(dtype, cols));
     SCOPED_ARRAY(float, row, cols);
@@ -198,7 +198,7 @@ static bool grown_is_tame(const StMade *made)
     return false;
 }
 
-/* The weights as they are with the rows; the copies of a tied head are gone, as in a folder that is written. */
+/* Sets the model's tensors to those with added rows. Copies of a tied head are left out, as in a written folder. */
 static Status set_tensors(const Grower *grower)
 {
     Arena    *arena = grower->model->arena;
@@ -227,7 +227,7 @@ static int64_t rows_wanted(const HfModel *model, const GrownTokenizer *grown, in
     return want > model->vocab_size ? want : model->vocab_size;
 }
 
-/* The sum of the fingerprints of a folder's files, with their names. */
+/* Adds the fingerprints of a folder's files, with their names, to *sum. */
 static Status sum_files(Arena *arena, const char *dir, uint64_t *sum)
 {
     const char **names;
@@ -241,7 +241,7 @@ static Status sum_files(Arena *arena, const char *dir, uint64_t *sum)
     return OK;
 }
 
-/* Another one for other files, after any write to them, and for other tokens. */
+/* *out: a hash that changes with the files, with any write to them, and with the tokens. */
 static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens, uint64_t *out)
 {
     uint64_t    hash = hash_bytes(&tokens->multiple, sizeof tokens->multiple, 0), sum = 0;
@@ -257,10 +257,10 @@ static Status fingerprint(Arena *arena, const char *dir, const NewTokens *tokens
     return OK;
 }
 
-/* A folder that is made. */
+/* A folder to make. */
 typedef struct Growth {
     HfModel              *model;
-    int64_t               rows; /* of the new vocabulary */
+    int64_t               rows; /* rows that the new vocabulary has */
     const GrownTokenizer *grown;
     const char           *folder; /* for messages */
 } Growth;

@@ -18,7 +18,7 @@ typedef struct Adder {
     int              num_new;
 } Adder;
 
-/* The id of a token of the file; -1: it has none of this text. */
+/* The id of the token with this text; -1: there is none. */
 static int64_t find_token(const Tokenizer *tokenizer, const char *text)
 {
     for (int32_t id = 0; id < tokenizer_vocab_size(tokenizer); id++) {
@@ -76,7 +76,7 @@ static Status add_token(Adder *adder, const char *text, bool is_special)
     return OK;
 }
 
-/* A copy with room for more. */
+/* A copy of the list with room for `more` items. */
 static JsonValue copy_list(Arena *arena, const JsonValue *list, int more)
 {
     JsonValue copy = {.type = JSON_ARRAY, .items = arena_array(arena, JsonValue, (list ? list->count : 0) + (uint32_t)more)};
@@ -85,7 +85,7 @@ static JsonValue copy_list(Arena *arena, const JsonValue *list, int more)
     return copy;
 }
 
-/* The document with another value under a key. */
+/* The document's text with another value under `key`. */
 static Str with_member(Arena *arena, const JsonValue *document, const char *key, JsonValue value)
 {
     JsonValue copy = json_copy_object(arena, document, 1);
@@ -96,7 +96,7 @@ static Str with_member(Arena *arena, const JsonValue *document, const char *key,
     return (Str){arena_strndup(arena, text.data, text.len), text.len};
 }
 
-/* Readers give a new token the number of tokens as its id. */
+/* Readers give a new token the number of tokens as its id: refuses a tokenizer for which that is wrong. */
 static Status check_ids(const char *dir, const Tokenizer *tokenizer, const JsonValue *json)
 {
     const JsonValue *model = json_get(json, "model"), *vocab = model ? json_get(model, "vocab") : NULL,

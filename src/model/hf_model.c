@@ -18,7 +18,7 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20, MAX_SIDE_BYTES = 1 << 30, ANY_POSITIONS = 1 << 30 };
 
-/* The number that a role's symbol stands for. *out_key NULL: no symbol has the role, and then it is `fallback`. */
+/* *out: the value of the symbol that has the role; *out_key: its key. If no symbol has the role: `fallback` and NULL. */
 static Status read_role(const HfModel *model, IrRole role, double fallback, const char **out_key, double *out)
 {
     const IrSymbol *symbol;
@@ -28,7 +28,7 @@ static Status read_role(const HfModel *model, IrRole role, double fallback, cons
     return OK;
 }
 
-/* F32 where config.json says nothing; float16 and others that nothing is computed in unless asked: BF16. */
+/* Sets model->dtype: F32 if config.json says nothing; BF16 for float16 and for dtypes that are computed in only if asked for. */
 static Status read_dtype(HfModel *model)
 {
     static const char *const known[] = {"float32", "bfloat16", "float16", "float64", "float", "half", "double", "auto"};
@@ -93,14 +93,14 @@ static void write_config_text(HfModel *model)
     model->config_text = (Str){arena_strndup(model->arena, text.data, text.len), text.len};
 }
 
-/* A model that is made of this one, or written with its config.json, isn't quantised. */
+/* Takes quantization_config out of the config: a model made from this one, or written with its config.json, isn't quantised. */
 static void take_quantization(HfModel *model)
 {
     if (json_remove(&model->config, "quantization_config", &model->quantization)) write_config_text(model);
 }
 
-/* transformers takes a rope_scaling that says anything in place of a rope_parameters beside it, but for one that has a part for each kind
- * of layer. */
+/* If both exist, transformers takes a rope_scaling that isn't empty in place of rope_parameters, unless rope_parameters has a part for each
+ * kind of layer. */
 static void settle_rope(HfModel *model)
 {
     const JsonValue *scaling = json_get(&model->config, "rope_scaling"), *rope = json_get(&model->config, "rope_parameters");
@@ -111,14 +111,14 @@ static void settle_rope(HfModel *model)
     write_config_text(model);
 }
 
-/* `config` of config_text, so that it lives as long as the model. */
+/* Parses `config` from config_text, so that it lives as long as the model. */
 static Status read_config_text(HfModel *model)
 {
     TRY(json_parse(model->arena, model->config_name, model->config_text.data, model->config_text.len, &model->config));
     return read_facts(model);
 }
 
-/* Says of a folder that isn't there how it is made again, if it was one that is made in the hub's cache. */
+/* If the name of a missing folder is one that this program gives in the hub's cache, the message says how to make it again. */
 static Status tell_made(Status status, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -201,7 +201,7 @@ Status hf_model_has_weights(const HfModel *model, bool *out)
 
 Status hf_model_require_weights(const HfModel *model)
 {
-    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"}; /* not read */
+    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"}; /* can't be read */
     bool                     is_there;
     TRY(hf_model_has_weights(model, &is_there));
     if (is_there) return OK;
@@ -220,7 +220,7 @@ static bool same_values(const StTensor *a, const StTensor *b)
            memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) == 0 && memcmp(a->data, b->data, a->bytes) == 0;
 }
 
-/* Which tensors stand for two. */
+/* Finds the tensors that are both embedding and tied head. */
 static Status find_ties(HfModel *model)
 {
     Graph *graph;
@@ -238,7 +238,7 @@ static Status find_ties(HfModel *model)
     return OK;
 }
 
-/* A head that is stored and differs from the embedding is the model's, whatever config.json says: so does transformers. */
+/* A head that is stored and differs from the embedding is used, whatever config.json says: transformers does the same. */
 static Status settle_head(HfModel *model)
 {
     if (!model->tied_head) return OK;
@@ -255,7 +255,7 @@ static Status settle_head(HfModel *model)
     return read_facts(model);
 }
 
-/* Reads the format from config.json, or, where that says nothing, from the file that ModelOpt writes beside it. */
+/* Reads the format from config.json or, if that doesn't name one, from the file that ModelOpt writes beside it. */
 static Status find_format(HfModel *model)
 {
     const char *path = arena_printf(model->arena, "%s/hf_quant_config.json", model->dir);
@@ -266,13 +266,13 @@ static Status find_format(HfModel *model)
     return quantised_parse(&config, path, &model->format);
 }
 
-/* Numbers of codes are written in config.json's dtype, where they are written. */
+/* The dtype in which dequantised values are written: config.json's. */
 static StDType dtype_of_codes(const HfModel *model)
 {
     return model->is_half ? ST_F16 : st_dtype_from(model->dtype);
 }
 
-/* Names without the module's prefix get it, where all lack it. */
+/* Adds the module's prefix to the names, if all lack it. */
 static Status add_prefix(HfModel *model)
 {
     const char *prefix = ir_module_prefix(model->module);
@@ -313,7 +313,7 @@ static const char *dtype_word(DType dtype)
     return dtype == DT_BF16 ? "bf16" : dtype == DT_F16 ? "fp16" : "fp32";
 }
 
-/* Weights that are wider than bf16 and aren't stored as they are. */
+/* Notes weights that are wider than bf16 and aren't kept in their own dtype. */
 static void tell_conversion(const HfModel *model, DType dtype, const char *key, StrBuf *notes)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* Initialisation: see init.h. Everything is computed in double and rounded once, so that compilers agree. */
+/* Initialisation: see init.h. Everything is computed in double and rounded once, so that all compilers give the same values. */
 #include "model/init.h"
 
 #include "base/hash.h"
@@ -14,7 +14,7 @@ static Philox4 draw(uint64_t seed, uint64_t name, int64_t block)
     return philox4x32((uint32_t)block, (uint32_t)(block >> 32), (uint32_t)name, (uint32_t)(name >> 32), seed);
 }
 
-/* Two normal numbers from two words. */
+/* Two normal numbers from two random words. */
 static void box_muller(uint32_t a, uint32_t b, double out[2])
 {
     double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32)), angle = 6.283185307179586477 * ((double)b * 0x1p-32);
@@ -57,7 +57,7 @@ void init_values(uint64_t seed, const Param *param, int64_t first, int64_t count
     case INIT_ZEROS:
         memset(out, 0, (size_t)count * sizeof *out);
         break;
-    case INIT_NORMS: /* of no base */
+    case INIT_NORMS: /* needs the base's weights, which aren't known here */
     case INIT_ONES:
         for (int64_t i = 0; i < count; i++) out[i] = 1.0f;
     }

@@ -32,7 +32,7 @@ const Param *lora_base_of(const Plan *plan, const char *module)
     return NULL;
 }
 
-/* Room for the pairs of all adapters of the plan. */
+/* Allocates a pair for each adapter of the plan, without values. */
 static LoraPairs *make_room(const Plan *plan, const LoraOptions *lora)
 {
     LoraPairs *pairs = calloc_or_end(1, sizeof *pairs);
@@ -137,7 +137,7 @@ Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora
 
 /* ---- reading ---- */
 
-/* The second halves of A's rows and of B's columns; B is stored with the other sign. */
+/* Reads the second halves of A's rows and of B's columns. The file has that half of B with the opposite sign. */
 static Status read_pair(const StFile *file, LoraPair *pair)
 {
     const StTensor *a, *b;
@@ -199,7 +199,7 @@ void lora_pair_subtract(const LoraPair *pair, int64_t first, int64_t count, floa
     }
 }
 
-/* The numbers of rank_pattern or alpha_pattern, times a factor; the others of the settings as they are. */
+/* A copy of the settings for twice the rank: rank_pattern is doubled, alpha_pattern multiplied by `alpha`, the rest unchanged. */
 static const JsonValue *scaled_selection(Arena *arena, const JsonValue *selection, double alpha)
 {
     JsonValue *copy = arena_new(arena, JsonValue);

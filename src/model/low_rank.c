@@ -1,6 +1,6 @@
-/* Singular vectors are the eigenvectors of w^T w. A basis of few vectors that holds nearly all of the largest is made of a random block and
- * its products with w^T w (block Krylov; Musco and Musco 2015); inside of it the eigenproblem is small, and solved by Jacobi's rotations.
- * The best vectors begin the next basis, until w^T w turns them by less than TOLERANCE. All in double; each sum has a fixed order. */
+/* Singular vectors are the eigenvectors of w^T w. A small basis that nearly contains the largest of them is built from a random block and
+ * its products with w^T w (block Krylov; Musco and Musco 2015). Within it the eigenproblem is small, and Jacobi rotations solve it. The
+ * best vectors start the next basis, until their residual is at most TOLERANCE. All is in double; each sum has a fixed order. */
 #include "model/low_rank.h"
 
 #include "base/scoped.h"
@@ -27,7 +27,7 @@ typedef struct Product {
     int64_t       m, n, cols;
 } Product;
 
-/* Row `row` of y (m, cols) = w x (n, cols). */
+/* Row `row` of y (m, cols) = w x, where x is (n, cols). */
 static void times_row(void *context, int64_t row, int worker)
 {
     (void)worker;
@@ -41,7 +41,7 @@ static void times_row(void *context, int64_t row, int worker)
     }
 }
 
-/* Rows [STRIP strip, ...) of y (n, cols) = w^T x (m, cols). */
+/* Up to STRIP rows, from row STRIP * strip on, of y (n, cols) = w^T x, where x is (m, cols). */
 static void turned_strip(void *context, int64_t strip, int worker)
 {
     (void)worker;
@@ -62,7 +62,7 @@ typedef struct Matrix {
     ThreadPool  *pool;
     const float *w;
     int64_t      m, n;
-    double      *between; /* (m, cols) of a product with w^T w */
+    double      *between; /* (m, cols): w x, while w^T w x is computed */
 } Matrix;
 
 static void times(const Matrix *a, const double *x, int64_t cols, double *y)
@@ -87,7 +87,7 @@ static double dot(const double *a, const double *b, int64_t n)
     return sum;
 }
 
-/* Row `k` of the basis is made orthogonal to those before it, and of length 1. False: nothing of it is left. */
+/* Makes row k of the basis orthogonal to the rows before it, and of length 1. False: it is a combination of those rows. */
 static bool orthogonalise(double *basis, int64_t k, int64_t n)
 {
     double *v = basis + k * n, before = sqrt(dot(v, v, n));
@@ -124,7 +124,7 @@ static void rotate(double *h, double *vectors, int64_t d, int64_t p, int64_t q)
     }
 }
 
-/* Symmetric h (d, d) becomes diagonal; the rows of vectors are its eigenvectors. */
+/* Makes the symmetric matrix h (d, d) diagonal. The rows of `vectors` become its eigenvectors. */
 static void jacobi(double *h, double *vectors, int64_t d)
 {
     memset(vectors, 0, (size_t)(d * d) * sizeof *vectors);
@@ -142,11 +142,11 @@ static void jacobi(double *h, double *vectors, int64_t d)
 /* ---- the largest eigenvectors of w^T w ---- */
 
 typedef struct Basis {
-    int64_t n, d, most; /* length, vectors, room for vectors */
+    int64_t n, d, most; /* length of a vector, number of vectors, room for vectors */
     double *rows;       /* (d, n) */
-    double *images;     /* w^T w times the first num_images of them */
+    double *images;     /* w^T w times the first num_images rows */
     int64_t num_images;
-    double *turned; /* (n, b) of a block, and its product */
+    double *turned; /* (n, b): a transposed block, and w^T w times it */
     double *product;
 } Basis;
 
@@ -156,7 +156,7 @@ static void turn(const double *from, int64_t rows, int64_t cols, double *to)
         for (int64_t c = 0; c < cols; c++) to[c * rows + r] = from[r * cols + c];
 }
 
-/* The images of the next `count` rows. */
+/* Computes the images of the next `count` rows. */
 static void make_images(const Matrix *a, Basis *basis, int64_t count)
 {
     int64_t at = basis->num_images * basis->n;
@@ -171,7 +171,7 @@ static void draw(double *out, int64_t count, int64_t offset)
     for (int64_t i = 0; i < count; i++) out[i] = (double)philox4x32((uint32_t)(i + offset), 0, 0, 0, 7).v[0] * 0x1p-31 - 1;
 }
 
-/* Each block's images, made orthogonal, are the next block, up to the basis' room. */
+/* Fills the basis: the images of each block, made orthogonal, are the next block. */
 static void grow(const Matrix *a, Basis *basis)
 {
     int64_t first = 0, count = basis->d;
@@ -187,8 +187,8 @@ static void grow(const Matrix *a, Basis *basis)
     }
 }
 
-/* The basis becomes its `keep` best vectors, the largest first; values: their eigenvalues. The largest residual of the first r over the
- * largest eigenvalue. */
+/* Reduces the basis to its `keep` best vectors, the largest first. values: their eigenvalues. Returns the largest residual of the first r
+ * vectors, divided by the largest eigenvalue. */
 static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, double *values)
 {
     SCOPED_ARENA(arena);
@@ -205,7 +205,7 @@ static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, dou
             if (h[k * d + k] > h[at * d + at]) at = k;
         values[i] = h[at * d + at];
         h[at * d + at] = -INFINITY;
-        double off = 0; /* squared */
+        double off = 0; /* squared residual */
         for (int64_t k = 0; k < d; k++)
             for (int64_t c = 0; c < n; c++) {
                 best[i * n + c] += vectors[at * d + k] * basis->rows[k * n + c];
@@ -220,7 +220,7 @@ static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, dou
     return values[0] > 0 ? worst / values[0] : 0;
 }
 
-/* v (r, n): the largest eigenvectors as rows. */
+/* v (r, n): the eigenvectors of the largest eigenvalues, as rows. Returns their residual, as choose does. */
 static double largest_vectors(const Matrix *a, int64_t r, double *v)
 {
     SCOPED_ARENA(arena);
@@ -238,13 +238,13 @@ static double largest_vectors(const Matrix *a, int64_t r, double *v)
     }
     for (int round = 0; round < MOST_ROUNDS && residual > TOLERANCE; round++) {
         grow(a, &basis);
-        for (int64_t i = 0; most == n && basis.d < n && i < 4 * n; i++) { /* all of the space, where w^T w doesn't reach it */
+        for (int64_t i = 0; most == n && basis.d < n && i < 4 * n; i++) { /* fill the whole space, which w^T w may not reach */
             draw(basis.rows + basis.d * n, n, (4 * block + i) * n);
             if (orthogonalise(basis.rows, basis.d, n)) basis.d++;
         }
         residual = choose(a, &basis, block, r, values);
     }
-    for (int64_t i = 0; i < r; i++) { /* neither sign is the better */
+    for (int64_t i = 0; i < r; i++) { /* either sign is right: the largest element gets + */
         const double *row = basis.rows + i * n;
         int64_t       at = 0;
         for (int64_t c = 1; c < n; c++)
@@ -261,7 +261,7 @@ void low_rank_svd(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_
     double *v = doubles(&arena, r * n), *turned = doubles(&arena, n * r), *u = doubles(&arena, m * r);
     *out_residual = largest_vectors(&matrix, r, v);
     turn(v, r, n, turned);
-    times(&matrix, turned, r, u); /* columns u s */
+    times(&matrix, turned, r, u); /* columns of u, times s */
     for (int64_t k = 0; k < r; k++) {
         double square = 0;
         for (int64_t i = 0; i < m; i++) square += u[i * r + k] * u[i * r + k];
@@ -273,10 +273,10 @@ void low_rank_svd(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_
 
 /* ---- QR ---- */
 
-/* The columns from `first` on are reflected by I - beta v v^T, whose v is that of rows k... */
+/* Reflects the columns of w by I - beta v v^T, in rows k to m - 1. */
 typedef struct Reflection {
     double       *w; /* (m, n) */
-    const double *v; /* (m), of rows from k on */
+    const double *v; /* (m); set from row k on */
     double        beta;
     int64_t       m, n, k;
 } Reflection;
@@ -298,7 +298,7 @@ static void reflect(ThreadPool *pool, const Reflection *f)
     pool_run(pool, (f->n + STRIP - 1) / STRIP, reflect_strip, (void *)f);
 }
 
-/* v and beta that turn the column k of f->w, from row k on, into a multiple of a unit vector, of the other sign than its first element. */
+/* Chooses v and beta so that the reflection zeroes column k of f->w below row k. Element k gets the opposite sign of its old value. */
 static void choose_reflection(Reflection *f, double *v)
 {
     double square = 0;
@@ -327,7 +327,7 @@ void low_rank_qr(ThreadPool *pool, const float *w, int64_t m, int64_t n, int64_t
     for (int64_t k = 0; k < r; k++)
         for (int64_t c = 0; c < n; c++) a[k * n + c] = c < k ? 0 : (float)all[k * n + c];
     for (int64_t k = 0; k < r; k++) q[k * r + k] = 1;
-    for (int64_t k = r - 1; k >= 0; k--) { /* the first columns of all reflections, the last one first */
+    for (int64_t k = r - 1; k >= 0; k--) { /* the first r columns of Q: the product of all reflections, the last one applied first */
         Reflection of_q = steps[k];
         of_q.w = q;
         of_q.n = r;

@@ -1,4 +1,4 @@
-/* Runs the two ops of a format on the CPU. */
+/* Runs on the CPU the two ops of a format: quantising and dequantising. */
 #include "model/make_again.h"
 
 #include "base/scoped.h"
@@ -7,9 +7,9 @@
 
 #include <stdlib.h>
 
-enum { MOST_VALUES = 2 + FORMAT_MAX_PARTS }; /* of the graph of both ops */
+enum { MOST_VALUES = 2 + FORMAT_MAX_PARTS }; /* values of a graph with both ops */
 
-/* A node's kernel on data[id] of its values. */
+/* Runs the node's kernel; data[id] is the memory of the value `id`. */
 static Status run_node(const Node *node, void *const *data, ThreadPool *pool)
 {
     NodeArgs         storage;
@@ -29,7 +29,7 @@ static Status run_node(const Node *node, void *const *data, ThreadPool *pool)
     return status;
 }
 
-/* The node that quantises is added to the graph; its values get memory, of which x's is `values`. */
+/* Adds the node that quantises to the graph, allocates its outputs, and runs it on `values`. */
 static Status quantise(Graph *graph, const WeightFormat *format, const TensorType *type, const float *values, ThreadPool *pool,
                        Node **out_node, void **data)
 {
@@ -39,7 +39,7 @@ static Status quantise(Graph *graph, const WeightFormat *format, const TensorTyp
         Value *part = (*out_node)->out[k];
         data[part->id] = arena_alloc(graph->arena, (size_t)type_bytes(&part->type));
     }
-    data[x->id] = (void *)(uintptr_t)values; /* is only read */
+    data[x->id] = (void *)(uintptr_t)values; /* only read */
     return run_node(*out_node, data, pool);
 }
 

@@ -1,5 +1,5 @@
-/* Merging works file to file: each tensor of the base streams through, and those with a pair in the adapter get the product
- * added on the way. A matrix is held whole, one at a time. */
+/* Merging works file to file: each tensor of the base streams through, and those with a pair in the adapter get the product added. One
+ * matrix at a time is held whole. */
 #include "model/merge.h"
 
 #include "base/json_edit.h"
@@ -17,37 +17,37 @@
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-/* A tensor that is written. */
+/* A tensor to write. */
 typedef struct Source {
-    const StTensor   *tensor;        /* whose numbers it holds; NULL: it is no part of a matrix */
-    const char       *module;        /* path of the linear layer whose weight it is, which an adapter may wrap; NULL: none */
-    const StTensor   *a, *b;         /* the halves of its adapter; NULL: it has none */
-    const StTensor   *magnitude;     /* lengths of the rows of the sum, with DoRA; NULL: their own */
-    const StTensor   *whole;         /* the adapter's tensor in its place; NULL: none */
-    const StTensor   *rows;          /* the adapter's tensor in place of some rows; NULL: none */
-    const LoraTokens *tokens;        /* these */
-    bool              is_quantised;  /* the adapter was trained over what a format makes of it */
-    bool              is_transposed; /* the model has its transpose */
-    const StTensor   *stored;        /* the folder's own of a quantised matrix, which is written in its format; NULL: numbers are */
-    int               part;          /* of the format, that `stored` holds; -1: it stays as it is */
+    const StTensor   *tensor;        /* the base's tensor; NULL: `stored` belongs to no matrix, and is copied */
+    const char       *module;        /* path of the linear layer whose weight this is, which may be adapted; NULL: none */
+    const StTensor   *a, *b;         /* halves of that layer's adapter; NULL: none */
+    const StTensor   *magnitude;     /* DoRA: lengths that the rows of the sum get; NULL: the rows aren't scaled */
+    const StTensor   *whole;         /* the adapter's tensor that replaces this one; NULL: none */
+    const StTensor   *rows;          /* the adapter's rows that replace some rows; NULL: none */
+    const LoraTokens *tokens;        /* the tokens of these rows */
+    bool              is_quantised;  /* the adapter was trained over the values that `format` gives back */
+    bool              is_transposed; /* the model's parameter is the transpose of the tensor */
+    const StTensor   *stored; /* a part of a quantised matrix, as the folder stores it, to be written quantised; NULL: values are written */
+    int               part;   /* which part of the format `stored` holds; -1: none, it is copied */
 } Source;
 
 typedef struct Merger {
     const StFile       *base, *adapter;
-    Source             *sources; /* by index of the declaration */
+    Source             *sources; /* indexed by declaration */
     size_t              num_sources;
-    const WeightFormat *format; /* in which matrices were kept; NULL: as the base has them */
-    StTensor            head;   /* the embedding under the head's name, where the base has no other head */
+    const WeightFormat *format; /* format of matrices during the adapter's training; NULL: as the base stores them */
+    StTensor            head;   /* the embedding under the head's name, if the base has no other head */
     const LoraOptions  *lora;
     ThreadPool         *pool;
     Arena               arena;
-    StFile             *folder; /* the base as it lies there; NULL: the merged model isn't quantised */
-    const StTensor     *made;   /* the matrix whose parts these are; NULL: none */
+    StFile             *folder; /* the base's folder, its tensors as stored; NULL: the merged model isn't quantised */
+    const StTensor     *made;   /* the matrix whose parts are in `parts`; NULL: none */
     void               *parts[FORMAT_MAX_PARTS];
     Arena               parts_arena;
 } Merger;
 
-/* One matrix: w (rows, cols) += scale b (rows, r) a (r, cols). */
+/* A product to add to a matrix: w (rows, cols) += scale b (rows, r) a (r, cols). */
 typedef struct Product {
     float       *w;
     const float *a, *b;
@@ -67,7 +67,7 @@ static void product_row(void *context, int64_t row, int worker)
     }
 }
 
-/* The dtype of a merged tensor: the base's, or F32 for tensors of doubles. */
+/* The dtype of a merged tensor: the base's, or F32 if that is F64. */
 static DType merged_dtype(const StTensor *w)
 {
     DType dtype;
@@ -119,7 +119,7 @@ static Status read_rows(const Source *source, float *values)
     return OK;
 }
 
-/* The weight under the adapter: the file's numbers, the numbers that the format makes of them, or a tensor in their place. */
+/* Reads the weight under the adapter: the file's values, what the format gives back for these, or the adapter's tensor that replaces it. */
 static Status read_base(const Merger *merger, const Source *source, float *values)
 {
     const StTensor *w = source->tensor;
@@ -130,7 +130,7 @@ static Status read_base(const Merger *merger, const Source *source, float *value
     return source->is_quantised ? weight_make_again(merger->format, w->dim[0], w->dim[1], values, merger->pool) : OK;
 }
 
-/* values += scale b a, or its transpose; factors: room for twice both. */
+/* values += scale b a, or its transpose. factors: scratch for a and b, and for their transposes. */
 static Status add_product(const Merger *merger, const Source *source, const StTensor *a, const StTensor *b, float *values, float *factors)
 {
     const StTensor   *w = source->tensor;
@@ -150,7 +150,7 @@ static Status add_product(const Merger *merger, const Source *source, const StTe
     return OK;
 }
 
-/* The rows of the layer's weight, columns of a transposed one, get the lengths that the adapter has in place of their own. */
+/* Scales the rows of the layer's weight (columns, if it is transposed) to the lengths in the adapter's magnitudes. */
 static Status set_magnitude(const Source *source, float *values)
 {
     const StTensor *w = source->tensor;
@@ -170,7 +170,8 @@ static Status set_magnitude(const Source *source, float *values)
     return OK;
 }
 
-/* The parts of a merged matrix. They are kept until another matrix is asked for, since they often are neighbours in the file. */
+/* Quantises a merged matrix into merger->parts. They stay until another matrix is quantised: a matrix's parts often are neighbours in the
+ * file. */
 static Status quantise(Merger *merger, const StTensor *w, const float *values)
 {
     const WeightFormat *format = quantised_weight_format(quantised_of(w));
@@ -182,7 +183,7 @@ static Status quantise(Merger *merger, const StTensor *w, const float *values)
     return OK;
 }
 
-/* A matrix that isn't the file's, quantised, or appended to `out`. */
+/* Computes a matrix that the adapter changes, and quantises it or appends it to `out`. */
 static Status make_changed(Merger *merger, const Source *source, FileWriter *out)
 {
     const StTensor *w = source->tensor, *a = source->a, *b = source->b;
@@ -195,7 +196,7 @@ static Status make_changed(Merger *merger, const Source *source, FileWriter *out
     return source->stored ? quantise(merger, w, values) : append_floats(w, values, out);
 }
 
-/* A quantised tensor, as numbers. */
+/* Appends a quantised tensor as values. */
 static Status append_made(const StTensor *w, FileWriter *out)
 {
     enum { CHUNK = 1 << 18 };
@@ -227,7 +228,7 @@ static Status append_tensor(void *context, size_t index, FileWriter *out)
     return quantised_append(quantised_of(w), source->stored, source->part, merger->parts[source->part], out);
 }
 
-/* Which sources the adapter changes. Every tensor of it must belong to one. */
+/* Finds which sources the adapter changes. Every tensor of the adapter must belong to a source. */
 static Status find_halves(Merger *merger)
 {
     size_t count = st_count(merger->adapter);
@@ -249,7 +250,7 @@ static Status find_halves(Merger *merger)
     return OK;
 }
 
-/* Tensors as the base has them, changed ones of merged_dtype or the matrix's format. */
+/* Declares the tensors as the base has them. Changed ones get merged_dtype, or their matrix's format. */
 static void declare(const Merger *merger, StDecl *decls)
 {
     for (size_t i = 0; i < merger->num_sources; i++) {
@@ -265,14 +266,14 @@ static void declare(const Merger *merger, StDecl *decls)
     }
 }
 
-/* The base's tensor that the parameter is, or is made of first. */
+/* The source of the base's tensor that the parameter is made of; if there are several, of the first. */
 static Source *source_of(Merger *merger, const Param *param)
 {
     const StTensor *tensor = st_find(merger->base, weights_source(merger->base, param)->names[0]);
     return tensor ? &merger->sources[tensor - st_at(merger->base, 0)] : NULL;
 }
 
-/* Marks the tensors that the format is for. */
+/* Marks the tensors that the adapter's training kept in merger->format. */
 static Status mark_quantised(Merger *merger, const Graph *graph)
 {
     for (int i = 0; i < graph->num_params; i++) {
@@ -287,7 +288,7 @@ static Status mark_quantised(Merger *merger, const Graph *graph)
     return OK;
 }
 
-/* The product in the weight's place is what the adapter means for the linear layer alone. */
+/* Refuses to merge an adapter into a weight that another op reads too: only the linear layer is meant to change. */
 static Status check_readers(const Merger *merger, const Graph *graph, const Param *param)
 {
     bool        is_adapted = param->is_linear && param->module && lora_find_module(merger->lora, param->module);
@@ -298,20 +299,20 @@ static Status check_readers(const Merger *merger, const Graph *graph, const Para
     return OK;
 }
 
-/* The adapter's tensor of a weight's name, which takes its place. NULL: there is none. */
+/* The adapter's tensor that replaces the weight `name`; NULL: none. */
 static const StTensor *find_whole(const Merger *merger, const char *name)
 {
     return peft_find(merger->adapter, name, "");
 }
 
-/* The adapter's rows in place of rows of the module's matrix. */
+/* Finds the adapter's rows that replace rows of the module's matrix. */
 static void find_rows(const Merger *merger, const char *path, Source *source)
 {
     source->rows = peft_find(merger->adapter, path, PEFT_END_TOKENS);
     source->tokens = source->rows ? peft_tokens_of(merger->lora, path) : NULL;
 }
 
-/* Rows of a tied model's head: its own, else the embedding's. */
+/* Finds the rows of a tied model's head: its own, else the embedding's. */
 static void find_head_rows(Merger *merger, const Param *param, Source *source)
 {
     const char *end = strrchr(param->untied, '.');
@@ -319,8 +320,8 @@ static void find_head_rows(Merger *merger, const Param *param, Source *source)
     if (!source->rows) find_rows(merger, whole_path(&merger->arena, param), source);
 }
 
-/* The head of a tied model: where it is adapted, or the embedding is trained without it, a tensor of its own. A copy that is in the files
- * is merged as any tensor. */
+/* Gives a tied head a tensor of its own if it is adapted, or if the embedding is trained without it. A copy of it in the base's files is
+ * merged as any tensor. */
 static Status find_head(Merger *merger, const Param *param, bool *out_untied)
 {
     const StTensor *embedding, *copy = st_find(merger->base, param->untied), *whole = find_whole(merger, param->untied);
@@ -345,7 +346,7 @@ static Status find_head(Merger *merger, const Param *param, bool *out_untied)
     return OK;
 }
 
-/* The base's tensors. An adapted head that is the embedding's parts from it: *out_untied. */
+/* Finds the base's tensors. *out_untied: the head is adapted, so it no longer is the embedding. */
 static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied)
 {
     Graph *graph;
@@ -370,10 +371,10 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
     return OK;
 }
 
-/* In place of each quantised matrix the tensors that the folder holds of it, and those that belong to none. */
+/* Replaces each quantised matrix by the tensors that the folder stores for it. Tensors that belong to no matrix are added. */
 static Status find_stored(Merger *merger, const HfModel *base)
 {
-    size_t  added = merger->num_sources - st_count(merger->base); /* behind the file's */
+    size_t  added = merger->num_sources - st_count(merger->base); /* sources after those of the base's tensors */
     Source *numbers = merger->sources;
     TRY(st_open(base->dir, &merger->folder));
     size_t count = st_count(merger->folder);
@@ -401,7 +402,7 @@ static Status write_tensors(Merger *merger, const char *folder, int64_t max_shar
     return st_write_folder(folder, "model", decls, merger->num_sources, (size_t)max_shard_bytes, append_tensor, merger);
 }
 
-/* The base's config.json, which says so where the head isn't the embedding any more, and how matrices are quantised where they are. */
+/* Writes the base's config.json. If untied, it says that the head isn't tied; if matrices are written quantised, how they are. */
 static Status write_config(const Merger *merger, Arena *arena, const HfModel *base, bool untied, const char *folder)
 {
     JsonValue   config = json_copy_object(arena, &base->config, 2);
@@ -416,7 +417,7 @@ static Status write_config(const Merger *merger, Arena *arena, const HfModel *ba
     return model_ir_write(base->module, folder);
 }
 
-/* ModelOpt's own file says it too. */
+/* Copies ModelOpt's own file, which names the format too. */
 static Status copy_quant_config(const Merger *merger, Arena *arena, const HfModel *base, const char *folder)
 {
     const char *name = "hf_quant_config.json", *path = arena_printf(arena, "%s/%s", base->dir, name);
@@ -438,9 +439,9 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
     return OK;
 }
 
-/* The base's files, and over them those that the adapter was trained with. If the adapter has a template, the base's
- * go: one in a file of its own would win over one in the adapter's tokenizer_config.json, and another one, named, where there
- * are tools. */
+/* Copies the base's files, then the adapter's files over them. If the adapter has a template, the base's templates are removed. A template
+ * file of the base would win over the template in the adapter's tokenizer_config.json; a named one would win for conversations with
+ * tools. */
 static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
 {
     static const char *const files[] = {"chat_template.jinja", "chat_template.json", HF_TEMPLATE_FOLDER};
@@ -473,7 +474,8 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, 
     TRY(peft_check_model(adapter, base));
     TRY(peft_open_tensors(adapter->dir, &file));
     SCOPED(merger_deinit) Merger merger = {.base = base->weights, .adapter = file, .lora = &adapter->lora, .pool = pool};
-    if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format; /* else the numbers are its own codes' */
+    /* a base stored in that format is read as in training anyway */
+    if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format;
     bool untied = false;
     TRY(find_sources(&merger, base, &untied));
     if (quantised) TRY(find_stored(&merger, base));

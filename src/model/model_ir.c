@@ -1,4 +1,4 @@
-/* The IR of a model folder. */
+/* Finds the IR of a model folder. */
 #include "model/model_ir.h"
 
 #include "base/log.h"
@@ -39,7 +39,7 @@ static const char *hash_text(const char *text, size_t len, char hex[HEX_BYTES])
     return hex;
 }
 
-/* Of a file in Python. */
+/* Builds the IR by running a Python file. */
 static Status build_python(Arena *arena, NamedIr ir, Str *out_text)
 {
     char hex[HEX_BYTES];
@@ -74,7 +74,7 @@ Status model_ir_objective(Arena *arena, NamedIr ir, IrModule **out_module)
     return ir_objective_parse(arena, file, text.data, text.len, out_module);
 }
 
-/* A file of that architecture in the folder that SUROGATE_MODELS names; *out_module stays NULL where there is none. */
+/* Finds a file of that architecture in the folder that SUROGATE_MODELS names. *out_module stays unchanged if there is none. */
 static Status find_in_folder(Arena *arena, const char *folder, const char *architecture, IrModule **out_module)
 {
     const char **names;

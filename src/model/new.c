@@ -1,4 +1,4 @@
-/* surogate new: a preset's config.json, then each parameter generated straight into the file. */
+/* surogate new: writes a preset's config.json, then generates each parameter straight into the file. */
 #include "model/new.h"
 
 #include "base/json_edit.h"
@@ -70,12 +70,12 @@ static Status find_module(Arena *arena, const JsonValue *config, IrModule **out)
     return ir_module_parse(arena, name, text, len, out);
 }
 
-/* Adds the keys of config.json that the IR reads or passes over: texts, or the "key" of entries, which may be `a.b`. */
+/* Adds the keys of config.json that the IR lists as read or ignored. An item is a text, or an object with a "key". Of `a.b` it adds `a`. */
 static void add_keys(Arena *arena, const JsonValue *list, const char **names, size_t *count)
 {
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {
         const JsonValue *item = list->items[i].type == JSON_OBJECT ? json_get(&list->items[i], "key") : &list->items[i];
-        if (!item) continue; /* a symbol that follows from others */
+        if (!item) continue; /* a symbol computed from others */
         if (item->type == JSON_ARRAY) add_keys(arena, item, names, count);
         if (item->type != JSON_STRING || *count == MAX_NAMES) continue;
         const char *key = item->string.data, *dot = strchr(key, '.');
@@ -110,7 +110,7 @@ static Status apply_setting(Arena *arena, JsonValue *config, const IrModule *mod
     return OK;
 }
 
-/* What the tokenizer decides: the size of the vocabulary and which ids begin, end and pad. */
+/* Sets what the tokenizer decides: the size of the vocabulary, and which ids begin, end and pad. */
 static Status apply_tokenizer(Arena *arena, JsonValue *config, const IrModule *module, const char *dir)
 {
     Tokenizer      *tokenizer;
@@ -140,7 +140,7 @@ static int compare_members(const void *a, const void *b)
     return strcmp(((const JsonMember *)a)->key.data, ((const JsonMember *)b)->key.data);
 }
 
-/* config.json as transformers writes it: sorted keys, two spaces. */
+/* Writes config.json as transformers does: sorted keys, two spaces. */
 static Status write_config(Arena *arena, const NewOptions *options, const char *folder)
 {
     JsonValue presets, config;
@@ -175,7 +175,7 @@ typedef struct Generator {
     ThreadPool  *pool;
     float       *values;
     void        *converted;
-    const Param *param; /* of the chunk being filled */
+    const Param *param; /* the parameter of the chunk being filled */
     int64_t      first, count;
 } Generator;
 
@@ -189,7 +189,7 @@ static void fill_task(void *context, int64_t task, int worker)
     dtype_encode(dtype, g->values + at, n, (char *)g->converted + dtype_bytes(dtype, at));
 }
 
-/* A matrix whose transpose the file has: whole, and then turned. */
+/* Appends a matrix whose transpose the file stores: generates it whole, then transposes it. */
 static Status append_transposed(Generator *g, int64_t numel, FileWriter *out)
 {
     DType                      dtype = g->param->type.dtype;
@@ -235,7 +235,7 @@ static Status write_weights(Arena *arena, const NewOptions *options, const HfMod
     return st_write_folder(folder, "model", decls, (size_t)g.graph->num_params, (size_t)options->max_shard_bytes, append_values, &g);
 }
 
-/* Settings are checked by opening the folder that was written. */
+/* Opening the folder that was written checks the settings. */
 static Status write_model(Arena *arena, const NewOptions *options, const char *folder)
 {
     HfModel *model;

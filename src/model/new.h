@@ -1,19 +1,19 @@
-/* Making a Hugging Face folder from nothing: a shipped family and size, random weights. The sizes are models/presets.json. */
+/* Making a Hugging Face folder from nothing: a shipped family and size, with random weights. models/presets.json lists the sizes. */
 #pragma once
 
 #include "base/pool.h"
 #include "model/hf_model.h"
 
-/* Lists the known names, one a line, for help and messages. */
+/* Appends the known names, one a line, for help and messages. */
 NODISCARD Status new_list(StrBuf *out);
 
 typedef struct NewOptions {
-    const char        *arch;     /* qwen3-0.6b */
-    const char *const *settings; /* key=value of config.json, over the preset's; values are read as JSON, else as text */
+    const char        *arch;     /* a known name, as qwen3-0.6b */
+    const char *const *settings; /* key=value for config.json, in place of the preset's; a value that isn't JSON is a text */
     size_t             num_settings;
     const char
         *tokenizer; /* folder whose tokenizer files are copied; it also gives vocab_size and the ids of BOS, EOS and padding; NULL: none */
-    bool weights;   /* false: config.json (and tokenizer) only, for from_scratch */
+    bool weights;   /* false: write only config.json (and tokenizer), for from_scratch */
     uint64_t    seed;
     int64_t     max_shard_bytes;
     ThreadPool *pool; /* may be NULL */

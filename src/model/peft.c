@@ -1,4 +1,4 @@
-/* adapter_config.json in and out. */
+/* Reading and writing adapter_config.json. */
 #include "model/peft.h"
 
 #include "base/log.h"
@@ -72,7 +72,7 @@ static Status check_keys(const JsonValue *config, const char *name)
     return OK;
 }
 
-/* Some ways to begin move a part of the base's weights into the adapter, which then means nothing on the base as it was. */
+/* Refuses initialisations that move a part of the base's weights into the adapter: the adapter would be wrong on the unchanged base. */
 static Status check_init(const JsonValue *config, const char *name)
 {
     static const char *const harmless[] = {"gaussian", "orthogonal", "eva", "mica"};
@@ -89,7 +89,7 @@ static Status check_init(const JsonValue *config, const char *name)
          name, init->string.data);
 }
 
-/* *out stays where the key is absent or null. */
+/* *out stays unchanged if the key is absent or null. */
 static Status read_bool(const JsonValue *config, const char *name, const char *key, bool *out)
 {
     const JsonValue *value = json_get(config, key);
@@ -167,7 +167,7 @@ const char *peft_module_of(Arena *arena, const char *tensor, const char *end)
     return arena_strndup(arena, tensor + prefix, len - prefix - tail);
 }
 
-/* The base's name of a tensor that PEFT copied from it: it does so with embeddings and heads that are adapted. NULL: it is none. */
+/* The base's name of a tensor that PEFT copied from the base, as it does with adapted embeddings and heads. NULL: the tensor is no copy. */
 static const char *name_of_copy(Arena *arena, const char *tensor)
 {
     static const char *const parts[] = {"weight", "bias"};
@@ -180,7 +180,7 @@ static const char *name_of_copy(Arena *arena, const char *tensor)
     return NULL;
 }
 
-/* modules_to_save: the ends of paths. Absent or null: none. */
+/* Reads modules_to_save, a list of the ends of modules' paths. Absent or null: none. */
 static Status read_whole(Arena *arena, const JsonValue *config, const char *name, LoraOptions *lora)
 {
     const JsonValue *list = json_get(config, "modules_to_save");
@@ -198,7 +198,7 @@ static Status read_whole(Arena *arena, const JsonValue *config, const char *name
     return read_bool(config, name, "ensure_weight_tying", &lora->tie_whole);
 }
 
-/* The module of a tensor that was trained whole; NULL: it is none. */
+/* The module that was trained whole and whose weight this tensor is; NULL: the tensor is no such weight. */
 static const char *whole_of(Arena *arena, const LoraOptions *lora, const char *tensor)
 {
     const char *name = name_of_copy(arena, tensor), *dot = name ? strrchr(name, '.') : NULL;
@@ -211,7 +211,7 @@ static Status open_file(Arena *arena, const char *dir, StFile **out)
     const char *path = arena_printf(arena, "%s/adapter_model.safetensors", dir);
     bool        is_there;
     TRY(file_exists(path, &is_there));
-    return st_open(is_there ? path : dir, out); /* a model may lie in the same folder */
+    return st_open(is_there ? path : dir, out); /* a model may be in the same folder */
 }
 
 static const char *config_path(Arena *arena, const char *dir)
@@ -251,7 +251,7 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const LoraModule *)a)->path, ((const LoraModule *)b)->path);
 }
 
-/* Whether it is the lengths of DoRA's rows; then of a module that has a pair. */
+/* *out: whether the tensor holds DoRA magnitudes. If so, its module must have a pair. */
 static Status is_magnitude(Arena *arena, const StFile *file, const LoraOptions *lora, const StTensor *tensor, bool *out)
 {
     const char *module = peft_module_of(arena, tensor->name, PEFT_END_MAGNITUDE);
@@ -263,7 +263,7 @@ static Status is_magnitude(Arena *arena, const StFile *file, const LoraOptions *
     return OK;
 }
 
-/* The modules of the tensors, sorted: each has both halves, of the rank that the config gives it. */
+/* Finds the modules that have tensors, sorted by path. Each must have A and B; its rank is the rank of A and B. */
 static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
 {
     LoraModule *modules = arena_array(arena, LoraModule, st_count(file));
@@ -292,7 +292,7 @@ static Status find_modules(Arena *arena, const StFile *file, LoraOptions *lora)
     return OK;
 }
 
-/* Each name of modules_to_save has tensors; of tied modules one of them. */
+/* Checks that each name of modules_to_save has a tensor. If modules are tied, only the first is checked. */
 static Status check_whole(Arena *arena, const StFile *file, const char *name, const LoraOptions *lora)
 {
     for (int i = 0; i < (lora->tie_whole ? lora->num_whole > 0 : lora->num_whole); i++) {
@@ -304,7 +304,7 @@ static Status check_whole(Arena *arena, const StFile *file, const char *name, co
     return OK;
 }
 
-/* Rank and alpha of each module, as adapter_config.json says them. */
+/* Sets rank and alpha of each module as adapter_config.json says. The tensors must have that rank. */
 static Status read_modules(const JsonValue *config, const char *name, LoraOptions *lora)
 {
     SCOPED(peft_numbers_close_at) PeftNumbers *ranks = NULL, *alphas = NULL;
@@ -322,7 +322,7 @@ static Status read_modules(const JsonValue *config, const char *name, LoraOption
     return OK;
 }
 
-/* As adapter_config.json lists them; of an expression: the modules that there are. */
+/* Sets the targets that adapter_config.json lists. For an expression, these are the modules that have tensors. */
 static void take_targets(Arena *arena, const JsonValue *config, LoraOptions *lora)
 {
     const JsonValue *value = json_get(config, "target_modules");
@@ -339,7 +339,7 @@ static Status read_tensors(Arena *arena, const char *name, PeftAdapter *adapter)
     SCOPED(st_close_at) StFile *file = NULL;
     PeftTargets                *targets;
     TRY(peft_targets_open(&adapter->config, name, &targets));
-    peft_targets_close(targets); /* it is asked once the model is known */
+    peft_targets_close(targets); /* only checked here; used once the model is known */
     TRY(peft_open_tensors(adapter->dir, &file));
     TRY(find_modules(arena, file, &adapter->lora));
     TRY(check_whole(arena, file, name, &adapter->lora));
@@ -371,20 +371,20 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
 
 /* ---- the base ---- */
 
-/* Of half precision: one of the two was rounded to it. */
+/* The half precision dtype that one of the two has: the other tensor may have been rounded to it. F32 if neither has one. */
 static DType narrower(const StTensor *a, const StTensor *b)
 {
     StDType dtype = st_dtype_bits(a->dtype) < st_dtype_bits(b->dtype) ? a->dtype : b->dtype;
     return dtype == ST_BF16 ? DT_BF16 : dtype == ST_F16 ? DT_F16 : DT_F32;
 }
 
-/* The same numbers, as far as the narrower dtype of the two holds them. */
+/* Whether the values are equal, rounded to the narrower dtype of the two. */
 static bool same_values(const StTensor *a, const StTensor *b)
 {
     enum { BLOCK = 4096 };
     DType    dtype = narrower(a, b);
     float    numbers[2][BLOCK];
-    uint32_t codes[2][BLOCK]; /* as many bytes as any dtype takes */
+    uint32_t codes[2][BLOCK]; /* room for any dtype */
     if (a->ndim != b->ndim || memcmp(a->dim, b->dim, sizeof a->dim[0] * (size_t)a->ndim) != 0) return false;
     for (int64_t first = 0; first < a->numel; first += BLOCK) {
         int64_t count = a->numel - first < BLOCK ? a->numel - first : BLOCK;
@@ -395,7 +395,8 @@ static bool same_values(const StTensor *a, const StTensor *b)
     return true;
 }
 
-/* Where a model's head is the embedding, a copy of it has the head's name; one that was trained so, too. */
+/* The tensor that a copy named `name` must equal. A copy under a tied head's name equals the embedding, or its trained tensor if the head
+ * was trained with it. */
 static const StTensor *find_original(Arena *arena, const StFile *file, const LoraOptions *lora, const HfModel *model, const char *name)
 {
     const StTensor *original = st_find(model->weights, name);
@@ -449,7 +450,7 @@ static Status check_modules(Arena *arena, const PeftAdapter *adapter, const HfMo
     return OK;
 }
 
-/* The model has `rows`, and `cols` of them where it is a matrix. advice: how the message ends. */
+/* Checks that the tensor has `rows` elements or, if it is a matrix, `rows` rows and `cols` columns. advice: how the message ends. */
 static Status check_shape(const StTensor *tensor, int ndim, int64_t rows, int64_t cols, const char *advice)
 {
     const int64_t dim[] = {rows, cols};
@@ -460,7 +461,7 @@ static Status check_shape(const StTensor *tensor, int ndim, int64_t rows, int64_
     return OK;
 }
 
-/* The pair of a linear layer, and DoRA's lengths of it. */
+/* Checks the shapes of a linear layer's A and B, and of its DoRA magnitudes. */
 static Status check_pair(const StFile *file, const LoraModule *module, const Param *param)
 {
     static const char advice[] = "; is this the model that was adapted?";
@@ -472,7 +473,7 @@ static Status check_pair(const StFile *file, const LoraModule *module, const Par
     return lengths ? check_shape(lengths, 1, rows, 0, advice) : OK;
 }
 
-/* A weight that was trained whole, under its own name or the head's of a tied model. */
+/* Checks the shape of a weight that was trained whole, under its own name or a tied head's. */
 static Status check_trained(Arena *arena, const StFile *file, const Graph *graph, const Param *param)
 {
     const HfSource *saved = param_saved(param);
@@ -490,7 +491,7 @@ static Status check_trained(Arena *arena, const StFile *file, const Graph *graph
     return OK;
 }
 
-/* Rows of tokens of an embedding or head. */
+/* Checks the trained token rows of an embedding or head. */
 static Status check_rows(Arena *arena, const StFile *file, const LoraOptions *lora, const Param *param)
 {
     const char     *path = whole_path(arena, param);
@@ -500,7 +501,7 @@ static Status check_rows(Arena *arena, const StFile *file, const LoraOptions *lo
     return rows ? peft_check_tokens(rows, peft_tokens_of(lora, path), &matrix) : OK;
 }
 
-/* The adapter's tensors have the shapes that the model gives them. */
+/* Checks that the adapter's tensors have the shapes that the model needs. */
 static Status check_shapes(Arena *arena, const PeftAdapter *adapter, const StFile *file, const Graph *graph)
 {
     for (int i = 0; i < graph->num_params; i++) {
@@ -514,7 +515,7 @@ static Status check_shapes(Arena *arena, const PeftAdapter *adapter, const StFil
     return OK;
 }
 
-/* Marks a tensor of the file. False: it isn't there, or was marked. */
+/* Marks a tensor of the file. False: it doesn't exist, or was marked before. */
 static bool mark(const StFile *file, bool *marks, const char *module, const char *end)
 {
     const StTensor *tensor = peft_find(file, module, end);
@@ -570,10 +571,10 @@ Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
 const char *peft_base_name(Arena *arena, const char *model)
 {
     char full[PATH_MAX];
-    return realpath(model, full) ? arena_strdup(arena, full) : model; /* else a name on the hub */
+    return realpath(model, full) ? arena_strdup(arena, full) : model; /* if it is no folder here, it is a name on the hub */
 }
 
-/* A key by which layers were chosen, on lines of its own. */
+/* Writes `key` with the value that `chosen` has for it; if it has none, with `none`. */
 static void put_chosen(StrBuf *out, const JsonValue *chosen, const char *key, const char *none)
 {
     const JsonValue *value = chosen ? json_get(chosen, key) : NULL;
@@ -595,7 +596,8 @@ static void write_names(StrBuf *out, const char *const *names, int count)
     if (count) strbuf_puts(out, "\n  ]");
 }
 
-/* Names, or path by path what an expression chose: to PEFT it might mean modules that aren't linear layers, which it refuses. */
+/* Writes target_modules: names; or, if an expression chose the layers, their paths. With the expression PEFT might find modules that aren't
+ * linear layers, and refuse them. */
 static void put_targets(StrBuf *out, const LoraOptions *lora, bool by_path)
 {
     if (by_path) {
@@ -616,7 +618,7 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
     SCOPED_STRBUF(out);
     const JsonValue *chosen = lora->selection, *targets = chosen ? json_get(chosen, "target_modules") : NULL;
     bool             by_path = targets && targets->type == JSON_STRING;
-    const JsonValue *named = by_path ? NULL : chosen; /* paths say the rest */
+    const JsonValue *named = by_path ? NULL : chosen; /* paths need no other keys */
     strbuf_puts(&out, "{\n");
     put_chosen(&out, chosen, "alpha_pattern", "{}");
     strbuf_puts(&out, "  \"auto_mapping\": null,\n  \"base_model_name_or_path\": ");
@@ -626,7 +628,7 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
         strbuf_puts(&out, "null");
     strbuf_puts(&out, ",\n  \"bias\": \"none\",\n");
     if (lora->num_whole && lora->tie_whole)
-        strbuf_puts(&out, "  \"ensure_weight_tying\": true,\n"); /* older versions of PEFT don't know it */
+        strbuf_puts(&out, "  \"ensure_weight_tying\": true,\n"); /* older versions of PEFT don't know this key */
     put_chosen(&out, named, "exclude_modules", "null");
     strbuf_puts(&out, "  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n"
                       "  \"init_lora_weights\": true,\n  \"layer_replication\": null,\n");
@@ -644,7 +646,7 @@ Status peft_write_config(const LoraOptions *lora, const char *base_model, const 
     strbuf_puts(&out, "  \"revision\": null,\n  \"target_modules\": ");
     put_targets(&out, lora, by_path);
     strbuf_puts(&out, ",\n  \"task_type\": \"CAUSAL_LM\"");
-    if (lora->num_tokens) strbuf_puts(&out, ",\n  \"trainable_token_indices\": "); /* which older versions don't know either */
+    if (lora->num_tokens) strbuf_puts(&out, ",\n  \"trainable_token_indices\": "); /* older versions don't know this key either */
     if (lora->num_tokens) peft_write_tokens(lora, &out);
     strbuf_printf(&out, ",\n  \"use_dora\": %s,\n  \"use_rslora\": %s\n}\n", lora->use_dora ? "true" : "false",
                   lora->use_rslora ? "true" : "false");

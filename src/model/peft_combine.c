@@ -1,5 +1,5 @@
-/* sum_i w_i s_i B_i A_i = [w_1 s_1 B_1, w_2 s_2 B_2, ...] [A_1; A_2; ...]: the sum of products of low rank is one of the sum of their
- * ranks. */
+/* sum_i w_i s_i B_i A_i = [w_1 s_1 B_1, w_2 s_2 B_2, ...] [A_1; A_2; ...]: a sum of low-rank products is one product, whose rank is the sum
+ * of their ranks. */
 #include "model/peft_combine.h"
 
 #include "base/scoped.h"
@@ -11,8 +11,8 @@
 typedef struct Combiner {
     const WeightedAdapter *parts;
     int                    count;
-    StFile               **files;   /* of each part */
-    LoraModule            *modules; /* of all, by path; each once, with the sum of ranks, which is its alpha too: a scale of 1 */
+    StFile               **files;   /* indexed by part */
+    LoraModule            *modules; /* modules of all parts, sorted by path, each once; rank and alpha: the sum of the parts' ranks */
     int                    num_modules;
     Arena                  arena;
 } Combiner;
@@ -42,7 +42,7 @@ static Status find_modules(Combiner *c)
     return OK;
 }
 
-/* Halves of linear layers alone can be added up. */
+/* Only pairs of linear layers can be added up: refuses other tensors. */
 static Status check_tensors(Combiner *c, int part)
 {
     const PeftAdapter *adapter = &c->parts[part].adapter;
@@ -101,7 +101,7 @@ static Status declare(Combiner *c, StDecl *decls)
     return OK;
 }
 
-/* Into the columns of `out` (rows, all) from `first` on. */
+/* Writes a part's B, scaled, into the columns of `out` (rows, all) from `first` on. */
 static Status put_b(const Combiner *c, int part, const LoraModule *own, const StTensor *b, float *out, int64_t all, int64_t first)
 {
     double scale = c->parts[part].weight * lora_scale(&c->parts[part].adapter.lora, own->r, own->alpha);
@@ -115,7 +115,7 @@ static Status put_b(const Combiner *c, int part, const LoraModule *own, const St
 
 static Status put_half(Combiner *c, const LoraModule *module, bool is_a, float *out)
 {
-    int64_t first = 0; /* of the parts' ranks */
+    int64_t first = 0; /* sum of the ranks of the parts before this one */
     for (int p = 0; p < c->count; p++) {
         const StTensor *half = peft_find(c->files[p], module->path, is_a ? PEFT_END_A : PEFT_END_B);
         if (!half) continue;
@@ -161,7 +161,7 @@ static Status write_config(Combiner *c, const char *folder)
     return peft_write_base_format(c->parts[0].adapter.base_format, folder);
 }
 
-/* Those of the first that has any, which no other may have otherwise. */
+/* Copies the tokenizer's files of the first adapter that has any. No other adapter may have another tokenizer. */
 static Status copy_tokenizer(Combiner *c, const char *folder)
 {
     uint64_t first = 0;

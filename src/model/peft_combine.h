@@ -1,4 +1,4 @@
-/* Several adapters as one, whose change of each matrix is the sum of theirs, each times a weight. */
+/* Combines several adapters into one: it changes each matrix by the weighted sum of their changes. */
 #pragma once
 
 #include "model/peft.h"
@@ -8,7 +8,8 @@ typedef struct WeightedAdapter {
     double      weight; /* finite, not 0 */
 } WeightedAdapter;
 
-/* Writes the folder of such an adapter: A of a layer are the A of all one below the other, B theirs side by side, times weight and scale;
- * in fp32. Beside them are the tokenizer's files that they were trained with. ERR_UNSUPPORTED: one has other tensors than pairs of linear
- * layers; ERR_INVALID: layers that don't fit, or adapters over different formats of a base or with different tokenizers. */
+/* Writes the folder of the combined adapter, in fp32. A layer's A is all the A's one below the other; its B is all the B's side by side,
+ * times weight and scale. The folder also gets the tokenizer's files that the adapters were trained with. ERR_UNSUPPORTED: an adapter has
+ * tensors other than pairs of linear layers. ERR_INVALID: layers don't fit, or adapters are over different formats of a base, or have
+ * different tokenizers. */
 NODISCARD Status peft_combine(const WeightedAdapter *parts, int count, const char *folder);

@@ -1,4 +1,4 @@
-/* Patterns over paths of modules. An expression is compiled once and asked for every module. */
+/* Patterns over the paths of modules. An expression is compiled once and tried on every module. */
 #include "model/peft_match.h"
 
 #include "base/scoped.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* before: what may stand in front. The whole path is meant. */
+/* Compiles an expression that must match from the start of a path: `before`, then the expression, then `after`. */
 static Status compile(const char *before, Str expression, const char *after, const char *file, const char *key, Regex **out)
 {
     SCOPED_STRBUF(text);
@@ -89,16 +89,16 @@ void peft_numbers_close(PeftNumbers *n)
 /* ---- lists of names, or one expression ---- */
 
 typedef struct Names {
-    const JsonValue *list;       /* texts; NULL: none */
-    Regex           *expression; /* in place of a list */
+    const JsonValue *list;       /* texts; NULL: no list */
+    Regex           *expression; /* used instead of a list */
 } Names;
 
 struct PeftTargets {
     RegexScratch    *scratch;
     Names            wanted, excluded;
     bool             all_linear;
-    const JsonValue *layers;    /* a number, or a list; NULL: all */
-    Regex          **of_layers; /* before the number of a layer */
+    const JsonValue *layers;    /* layers_to_transform: a number, or a list; NULL: all layers */
+    Regex          **of_layers; /* match the path up to the number of a layer */
     uint32_t         num_of_layers;
 };
 
@@ -110,7 +110,7 @@ static bool is_list_of(const JsonValue *value, JsonType type)
     return true;
 }
 
-/* NULL where it is absent, null or empty. */
+/* The value of the key; NULL: it is absent, null or empty. */
 static const JsonValue *get_set(const JsonValue *config, const char *key)
 {
     const JsonValue *value = json_get(config, key);
@@ -128,7 +128,7 @@ static Status read_names(const JsonValue *config, const char *file, const char *
     return OK;
 }
 
-/* In front of the number: ".layers.", as any name between dots where layers_pattern says none. */
+/* Compiles patterns for the path before a layer's number, as ".layers.". Without layers_pattern any name between dots matches. */
 static Status read_layers(PeftTargets *t, const JsonValue *config, const char *file)
 {
     const char      *key = "layers_pattern";
@@ -166,7 +166,7 @@ Status peft_targets_open(const JsonValue *config, const char *file, PeftTargets 
     return OK;
 }
 
-/* The module's own name, the end of its path behind a dot, or the path. */
+/* Whether `name` is the module's path, or its end after a dot. */
 static bool is_end(Str name, const char *module)
 {
     size_t path = strlen(module);
@@ -182,7 +182,7 @@ static Status names_have(const Names *names, RegexScratch *scratch, const char *
     return OK;
 }
 
-/* Whether the path names one of the layers. */
+/* *out: whether the module is in one of the layers to transform. */
 static Status is_in_layers(const PeftTargets *t, const char *module, bool *out)
 {
     bool   found = false;
@@ -212,7 +212,7 @@ Status peft_targets_have(const PeftTargets *t, const char *module, bool is_apart
     if (excluded) return OK;
     *out = t->all_linear && !is_apart;
     if (!t->all_linear) TRY(names_have(&t->wanted, t->scratch, module, out));
-    if (!*out || !t->layers || is_whole_path(&t->wanted, module)) return OK; /* PEFT doesn't ask for the layer of a whole path */
+    if (!*out || !t->layers || is_whole_path(&t->wanted, module)) return OK; /* PEFT doesn't check the layer of a whole path */
     return is_in_layers(t, module, out);
 }
 

@@ -1,5 +1,5 @@
-/* Which layers get adapters where a run's settings say it as adapter_config.json does. What a name, a number or an expression alone means
- * is asked as the whole is, so that none is without effect. */
+/* Which layers get adapters, by run settings with the keys of adapter_config.json. Each name, number and expression is also tried alone, so
+ * that one without effect is noticed. */
 #include "model/peft.h"
 
 #include "base/scoped.h"
@@ -14,9 +14,9 @@
 
 typedef struct Layers {
     const Graph  *graph;
-    const Param **params; /* linear layers of the model, with a path */
+    const Param **params; /* the model's linear layers that have a path */
     int           count;
-    const bool   *adapted; /* by layer */
+    const bool   *adapted; /* indexed by layer: whether it gets an adapter */
 } Layers;
 
 static Status find_layers(Arena *arena, const HfModel *model, Layers *out)
@@ -30,7 +30,7 @@ static Status find_layers(Arena *arena, const HfModel *model, Layers *out)
     return OK;
 }
 
-/* Which of the layers these settings mean; *out_count: how many. */
+/* *out: which layers these settings choose; *out_count: how many. */
 static Status ask(Arena *arena, const Layers *layers, const JsonValue *selection, const bool **out, int *out_count)
 {
     SCOPED(peft_targets_close_at) PeftTargets *targets = NULL;
@@ -78,7 +78,7 @@ static Status unmatched(const Layers *layers, const char *key, const char *name)
     return status;
 }
 
-/* key: target_modules or exclude_modules, of which each item, or the expression, means a layer. */
+/* key: target_modules or exclude_modules. Each of its names, or its expression, must match a layer. */
 static Status check_names(Arena *arena, const Layers *layers, const JsonValue *selection, const char *key)
 {
     const JsonValue *names = json_get(selection, key);
@@ -113,7 +113,7 @@ static Status check_layers(Arena *arena, const Layers *layers, const JsonValue *
     return OK;
 }
 
-/* key: rank_pattern or alpha_pattern, of which each expression means an adapted layer. */
+/* key: rank_pattern or alpha_pattern. Each of its expressions must match an adapted layer. */
 static Status check_pattern(Arena *arena, const Layers *layers, const JsonValue *selection, const char *key)
 {
     const JsonValue *object = json_get(selection, key);
@@ -145,7 +145,7 @@ static Status check_effects(Arena *arena, const Layers *layers, const JsonValue 
 
 /* ---- names before the number of a block ---- */
 
-/* Those of the paths; *out_most: the largest number. */
+/* Appends the names that come before a number in the layers' paths. *out_most: the largest number; -1: none. */
 static void put_containers(const Layers *layers, StrBuf *out, int64_t *out_most)
 {
     *out_most = -1;

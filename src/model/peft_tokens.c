@@ -82,7 +82,7 @@ Status peft_find_tokens(Arena *arena, const StFile *file, const char *name, Lora
         kept[count++] = *list;
     }
     FAIL_IF(lora->num_tokens && !count, ERR_INVALID, "%s: trainable_token_indices: there are no tensors of such rows", name);
-    lora->tokens = kept; /* of a head that is the embedding PEFT has no tensor of its own */
+    lora->tokens = kept; /* PEFT stores no tensor for a head that is the embedding */
     lora->num_tokens = count;
     return OK;
 }

@@ -4,18 +4,19 @@
 #include "model/peft.h"
 #include "run/session.h"
 
-/* Reads trainable_token_indices: a list for the embedding, or lists by module. `name`: of the file, for errors. */
+/* Reads trainable_token_indices: a list for the embedding, or lists by module. name: the file's name, for messages. */
 NODISCARD Status peft_read_tokens(Arena *arena, const JsonValue *config, const char *name, LoraOptions *lora);
-/* Keeps the lists that the file has tensors of. ERR_INVALID names a tensor without a list, or that there are none. */
+/* Drops the lists of ids without a tensor in the file. ERR_INVALID: a tensor has no list, or there are lists but no tensors. */
 NODISCARD Status peft_find_tokens(Arena *arena, const StFile *file, const char *name, LoraOptions *lora);
-void             peft_write_tokens(const LoraOptions *lora, StrBuf *out); /* num_tokens isn't 0 */
+void             peft_write_tokens(const LoraOptions *lora, StrBuf *out); /* lora->num_tokens must be above 0 */
 
-/* The module whose rows a tensor holds; NULL: it holds none. And the list of them; NULL: there is none. */
+/* The path of the module whose token rows the tensor holds; NULL: it holds none. */
 const char       *peft_tokens_path(Arena *arena, const char *tensor);
-const LoraTokens *peft_tokens_of(const LoraOptions *lora, const char *path);
+const LoraTokens *peft_tokens_of(const LoraOptions *lora, const char *path); /* the list of this module; NULL: none */
 
-/* Whether the tensor's rows are as many as the list has and as long as the matrix's, which has them all; whether they are finite. */
+/* Checks that the tensor has as many rows as the list, each as long as a row of the matrix. The matrix must have all rows of the list, and
+ * the values must be finite. */
 NODISCARD Status peft_check_tokens(const StTensor *tensor, const LoraTokens *list, const StTensor *matrix);
 
-/* Writes the rows over those of the session's matrices. */
+/* Writes the token rows of the adapter's file into the session's matrices. */
 NODISCARD Status peft_place_tokens(Session *session, const StFile *file, const LoraOptions *lora);

@@ -1,4 +1,4 @@
-/* Python as another process: its standard output comes through a pipe, what it has to say goes where ours goes. */
+/* Python runs as another process. Its standard output comes through a pipe; its messages go where ours go. */
 #include "model/python_ir.h"
 
 #include "base/log.h"
@@ -18,7 +18,7 @@
 
 extern char **environ;
 
-/* PYTHONPATH with the folder in front that holds the package: that of a build, or of a wheel. NULL: none is beside the program. */
+/* *out: PYTHONPATH with the package's folder, of a build or of a wheel, in front. NULL: no package is beside the program. */
 static Status package_path(Arena *arena, const char **out)
 {
     static const char *const places[] = {"../python", "../.."};
@@ -40,7 +40,7 @@ static Status package_path(Arena *arena, const char **out)
     return OK;
 }
 
-/* Our environment, with that PYTHONPATH in place of its own. What lies in the current folder isn't imported: it may be a model's. */
+/* Our environment with PYTHONPATH set to package_path. Modules of the current folder aren't imported: the folder may be a model's. */
 static Status make_environment(Arena *arena, char ***out_environment)
 {
     const char *package;
@@ -68,7 +68,7 @@ static Status start(char *const *arguments, char *const *environment, int output
     return OK;
 }
 
-/* All that comes, one byte more than a module may have at the most. */
+/* Reads to the end, or until the text is longer than a module may be. */
 static Status read_all(int from, StrBuf *out)
 {
     char chunk[1 << 16];
@@ -107,9 +107,9 @@ Status python_ir_build(Arena *arena, const char *file, Str *out_json)
     close(ends[1]);
     if (status == OK) {
         status = read_all(ends[0], &text);
-        close(ends[0]); /* one that prints on ends */
+        close(ends[0]); /* ends a process that goes on printing */
         Status ended = await(pid, command);
-        if (status == OK && text.len <= IR_MAX_BYTES) status = ended; /* ir_module_parse says what is too long */
+        if (status == OK && text.len <= IR_MAX_BYTES) status = ended; /* ir_module_parse reports a text that is too long */
     } else {
         close(ends[0]);
     }

@@ -1,5 +1,5 @@
-/* Quantised folders: what config.json says, which tensors make up a matrix, and the numbers that codes stand for. A product or sum is
- * rounded to fp32 once, as the ops that dequantise have it. */
+/* Quantised folders: the format that config.json names, the tensors that make up a matrix, and the values that codes stand for. Each
+ * product or sum is rounded to fp32 once, as in the ops that dequantise. */
 #include "model/quantised.h"
 
 #include "base/json_edit.h"
@@ -15,11 +15,11 @@
 
 enum { MOST_SUFFIXES = 6 };
 
-/* The reader of a file's parts. */
+/* The context for reading the parts of a file. */
 typedef struct Reader {
     Arena            *arena;
     const StFile     *file;
-    const DynamicMap *map; /* signed */
+    const DynamicMap *map; /* map of signed codes */
     StDType           as;
 } Reader;
 
@@ -57,7 +57,7 @@ static void fp8_to_f32(const StMade *made, int64_t first, int64_t count, float *
         float   scale = 0;
         end = min_i64(row * q->cols + min_i64((tile + 1) * FP8_TILE, q->cols), first + count);
         Status status = st_to_f32(scales, row / FP8_TILE * scales->dim[1] + tile, 1, &scale);
-        CHECK(status == OK); /* a dtype of floats */
+        CHECK(status == OK); /* can't fail: scales have a float dtype */
         for (int64_t i = at; i < end; i++) *dst++ = small_decode(small_e4m3(), codes[i]) * scale;
     }
 }
@@ -68,7 +68,7 @@ static void nvfp4_to_f32(const StMade *made, int64_t first, int64_t count, float
     const uint8_t         *codes = q->parts[QUANTISED_CODES].data, *scales = q->parts[QUANTISED_SCALES].data;
     float                  global = *(const float *)q->parts[QUANTISED_OUTER].data, values[16];
     for (int64_t at = first, end; at < first + count; at = end) {
-        int64_t block = at / NVFP4_BLOCK; /* a row is whole blocks */
+        int64_t block = at / NVFP4_BLOCK; /* rows are whole blocks */
         end = min_i64((block + 1) * NVFP4_BLOCK, first + count);
         for (uint32_t code = 0; code < 16; code++) values[code] = nvfp4_value(code, nvfp4_scale(scales[block]), global);
         for (int64_t i = at; i < end; i++) *dst++ = values[codes[i / 2] >> (i % 2 ? 4 : 0) & 15];
@@ -77,7 +77,7 @@ static void nvfp4_to_f32(const StMade *made, int64_t first, int64_t count, float
 
 /* ---- whether they are tame ---- */
 
-/* Whether all numbers of a part are so small that no product with a code overflows. NaN isn't. */
+/* Whether all values of a part are so small that no product with a code overflows; false if one is NaN. */
 static bool is_small(const StTensor *part)
 {
     enum { COUNT = 4096 };
@@ -117,7 +117,7 @@ static bool nvfp4_is_tame(const StMade *made)
 
 /* ---- the tensors of a matrix ---- */
 
-/* Says what is wrong with a part. want: its dtypes, in words. */
+/* Fails with a message of what is wrong with a part. want: the dtypes that it may have, in words. */
 static Status wrong_part(const StTensor *codes, const char *name, const StTensor *part, const char *want, const int64_t *dim, int ndim)
 {
     char have[ST_SHAPE_BYTES], expected[ST_SHAPE_BYTES];
@@ -132,7 +132,7 @@ typedef uint32_t StDTypeSet; /* bit per StDType */
 #define ST_SET(dtype) (1u << (dtype))
 #define ST_SET_FLOAT (ST_SET(ST_F32) | ST_SET(ST_BF16) | ST_SET(ST_F16))
 
-/* The part of that name after the codes', one of `dtypes` and of that shape. want: the dtypes, in words. */
+/* Finds the part named after the codes, with `suffix`; it must have one of `dtypes` and the shape `dim`. want: the dtypes, in words. */
 static Status find_part(const Reader *r, const StTensor *codes, const char *suffix, StDTypeSet dtypes, const char *want, int ndim,
                         const int64_t *dim, StTensor *out)
 {
@@ -152,7 +152,7 @@ static Status find_part(const Reader *r, const StTensor *codes, const char *suff
 
 /* ---- NF4 ---- */
 
-/* The map that the file brings is the one that codes are read with. */
+/* Checks that the map stored in the file is the one that codes are decoded with. */
 static Status check_map(const Reader *r, const StTensor *codes, const char *suffix, const float *expected, int64_t count)
 {
     StTensor map;
@@ -166,7 +166,7 @@ static Status check_map(const Reader *r, const StTensor *codes, const char *suff
     return OK;
 }
 
-/* Rows and columns of the state's shape. */
+/* Reads the matrix's rows and columns from the state's "shape". */
 static Status read_shape(const JsonValue *state, const StTensor *holder, const StTensor *codes, QuantisedTensor *q)
 {
     const JsonValue *shape = json_get(state, "shape");
@@ -217,7 +217,7 @@ static Status read_nf4(const Reader *r, const StTensor *codes, QuantisedTensor *
     JsonValue state;
     TRY(json_parse(r->arena, arena_printf(r->arena, "%s: tensor %s", holder->path, name), holder->data, holder->bytes, &state));
     TRY(read_shape(&state, holder, codes, q));
-    q->parts[QUANTISED_CODES].dtype = ST_U8; /* bytes, whatever dtype was given to them (bnb_4bit_quant_storage) */
+    q->parts[QUANTISED_CODES].dtype = ST_U8; /* plain bytes, whatever dtype they are stored as (bnb_4bit_quant_storage) */
     int64_t block = 0, blocks = div_up(q->rows * q->cols, NF4_BLOCK), num_codes = NF4_CODES;
     json_get_int(&state, "blocksize", &block);
     json_get_str(&state, "quant_type", &type);
@@ -267,9 +267,9 @@ static Status read_nvfp4(const Reader *r, const StTensor *codes, QuantisedTensor
 /* ---- folders ---- */
 
 typedef struct Format {
-    const char *name, *kept;             /* in messages; as a plan has it */
-    const char *suffixes[MOST_SUFFIXES]; /* of the tensors that stand beside one of codes, after its name */
-    const char *ignored[MOST_SUFFIXES];  /* of those that say how activations are quantised, which are not */
+    const char *name, *kept;             /* name in messages; name in a plan */
+    const char *suffixes[MOST_SUFFIXES]; /* ends of the names of other parts, after the name of the codes */
+    const char *ignored[MOST_SUFFIXES];  /* ends of tensors about quantised activations, which aren't read */
     Status (*read)(const Reader *r, const StTensor *codes, QuantisedTensor *q);
     void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
     bool (*is_tame)(const StMade *made);
@@ -303,7 +303,7 @@ const char *quantised_name(QuantisedFormat format)
     return formats[format].name;
 }
 
-/* Whether it ends with one of the suffixes; *out_len: of what is before it. */
+/* Whether the name ends with one of the suffixes; *out_len: length of the name before it. */
 static bool has_suffix(const char *name, const char *const suffixes[MOST_SUFFIXES], size_t *out_len)
 {
     size_t len = strlen(name);
@@ -316,7 +316,7 @@ static bool has_suffix(const char *name, const char *const suffixes[MOST_SUFFIXE
     return false;
 }
 
-/* Whether the tensor is read with another one, or not at all. */
+/* Whether the tensor is a part read together with its codes, or isn't read at all. */
 static bool is_part(const Reader *r, const Format *format, const char *name)
 {
     size_t len;
@@ -324,7 +324,7 @@ static bool is_part(const Reader *r, const Format *format, const char *name)
     return has_suffix(name, format->suffixes, &len) && st_find(r->file, arena_strndup(r->arena, name, len));
 }
 
-/* Whether numbers were quantised into the tensor: it holds none itself, or its first part is there. */
+/* Whether the tensor holds codes: its dtype isn't a float, or the part with the first suffix exists. */
 static bool is_codes(const Reader *r, const Format *format, const StTensor *tensor)
 {
     return !st_dtype_is_float(tensor->dtype) || st_find(r->file, arena_printf(r->arena, "%s%s", tensor->name, format->suffixes[0]));
@@ -387,7 +387,7 @@ const void *quantised_part(const QuantisedTensor *q, int k, float **scratch)
     if (q->format != QUANTISED_FP8 || k != QUANTISED_SCALES || part->dtype == ST_F32) return part->data;
     *scratch = realloc_or_end(*scratch, (size_t)part->numel * sizeof **scratch);
     Status status = st_to_f32(part, 0, part->numel, *scratch);
-    CHECK(status == OK); /* a dtype of floats */
+    CHECK(status == OK); /* can't fail: scales have a float dtype */
     return *scratch;
 }
 
@@ -405,11 +405,11 @@ const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, cons
         if (strcmp(q->parts[k].name, stored) == 0) *out_part = k;
     size_t tail = strlen(nf4_state), all = strlen(stored);
     bool   is_state = q && q->format == QUANTISED_NF4 && all > tail && strcmp(stored + all - tail, nf4_state) == 0;
-    if (is_state && q->made.num_parts == 3) *out_part = 3; /* the offset */
+    if (is_state && q->made.num_parts == 3) *out_part = 3; /* the state holds the offset */
     return q ? owner : NULL;
 }
 
-enum { OFFSET_ROOM = 32 }; /* bytes of a number in JSON, and a little */
+enum { OFFSET_ROOM = 32 }; /* bytes: a number in JSON, and a little more */
 
 void quantised_declare(const QuantisedTensor *q, int part, StDecl *decl)
 {
@@ -417,7 +417,7 @@ void quantised_declare(const QuantisedTensor *q, int part, StDecl *decl)
     if (q->format == QUANTISED_FP8 && part == QUANTISED_SCALES) decl->dtype = ST_F32;
 }
 
-/* The state with another offset. Spaces fill the bytes that were declared for it. */
+/* Appends the state with another offset, filled up with spaces to the declared length. */
 static Status append_state(const StTensor *stored, float offset, FileWriter *out)
 {
     SCOPED_ARENA(arena);
@@ -504,7 +504,7 @@ Status quantised_parse(const JsonValue *config, const char *path, QuantisedForma
     };
     const JsonValue *producer = json_get(config, "producer");
     const char      *method = "(none)";
-    if (json_get(config, "load_in_4bit") || json_get(config, "load_in_8bit")) method = "bitsandbytes"; /* older folders say no more */
+    if (json_get(config, "load_in_4bit") || json_get(config, "load_in_8bit")) method = "bitsandbytes"; /* older: no quant_method key */
     if (producer) json_get_str(producer, "name", &method);
     json_get_str(config, "quant_method", &method);
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {

@@ -42,7 +42,7 @@ static bool names_id(const JsonValue *value, int64_t id)
     return false;
 }
 
-/* The ids there are (or the tokenizer's EOS), and this one. */
+/* A list of the old ids (if there are none, the tokenizer's EOS) with the new id added. */
 static JsonValue with_id(Arena *arena, const JsonValue *old, int32_t eos, int32_t id)
 {
     uint32_t   count = old && old->type == JSON_ARRAY ? old->count : 0;

@@ -1,4 +1,4 @@
-/* Reading weights: the load program's pieces, from the map of the file. */
+/* Reading weights: the pieces that the load program asks for, from the mapped file. */
 #include "model/weights.h"
 
 #include "base/compare.h"
@@ -13,7 +13,7 @@
 
 /* ---- whether the file has what the parameters say ---- */
 
-/* A tensor without dims is one number, as one of shape (1). */
+/* Whether the tensor has the type's shape, but with `rows` rows. A tensor without dims counts as one of shape (1). */
 static bool shape_is(const StTensor *tensor, const TensorType *type, int64_t rows)
 {
     if (!tensor->ndim) return type->ndim == 1 && rows == 1;
@@ -64,13 +64,13 @@ static Status check_rows(const Param *param, const HfSource *hf, const StTensor 
     return OK;
 }
 
-/* A file, and how it names tensors. */
+/* A file, and how its tensors are named. */
 typedef struct FileSource {
-    const StFile    *file;
-    const char      *prefix; /* of the names that parameters give */
-    float           *column; /* scratch of a transposed one, or of scales */
-    bool             halves; /* of an adapter: what was trained is the first half of A's rows, and of B's columns */
-    const LoraPairs *pairs;  /* whose products layers lose; NULL: none */
+    const StFile *file;
+    const char   *prefix; /* prefix of the tensor names that parameters give */
+    float        *column; /* scratch: a column of a transposed tensor, or scales */
+    bool          halves; /* the file has adapters of twice the rank: the trained half is the first half of A's rows, and of B's columns */
+    const LoraPairs *pairs; /* pairs whose products are subtracted from layers' weights; NULL: none */
 } FileSource;
 
 const HfSource *weights_source(const StFile *file, const Param *param)
@@ -79,13 +79,13 @@ const HfSource *weights_source(const StFile *file, const Param *param)
     return is_saved ? &param->saved : &param->hf;
 }
 
-/* Adapters have a file of their own, under the names that they are saved by. */
+/* The names of a parameter's tensors. In an adapter's file they are those that the adapter is saved under. */
 static const HfSource *source_of(const FileSource *source, const Param *param)
 {
     return source->prefix[0] ? param_saved(param) : weights_source(source->file, param);
 }
 
-/* The tensor `index` of those that make up the parameter. */
+/* Finds the tensor `index` of those that make up the parameter. */
 static Status find_tensor(const FileSource *source, const Param *param, int index, const StTensor **out)
 {
     SCOPED_STRBUF(name);
@@ -93,7 +93,7 @@ static Status find_tensor(const FileSource *source, const Param *param, int inde
     return st_require(source->file, strbuf_cstr(&name), out);
 }
 
-/* Half of a pair that has twice the parameter's rank. */
+/* Whether the file's tensor has twice the parameter's rank: the trained half, then the half of a LoraPair. */
 static bool is_half(const FileSource *source, const Param *param)
 {
     return source->halves && !param->is_whole;
@@ -111,11 +111,11 @@ static Status check_half(const Param *param, const StTensor *tensor)
     return check_dtype(tensor);
 }
 
-/* Whether the file's tensors make up the parameter. */
+/* Checks that the file's tensors make up the parameter. */
 static Status check_param(const FileSource *source, const Param *param)
 {
     const HfSource *hf = source_of(source, param);
-    int64_t         at = 0; /* rows */
+    int64_t         at = 0; /* rows so far */
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(find_tensor(source, param, i, &tensor));
@@ -148,20 +148,20 @@ static Status begin_param(void *context, const Param *param)
     return OK;
 }
 
-/* A run of a tensor's elements. */
+/* Consecutive elements of a tensor. */
 typedef struct Run {
     const StTensor *tensor;
     int64_t         first, count;
 } Run;
 
-/* Elements of the parameter from `first` on, at most `most`, as far as one tensor has them. */
+/* Finds elements of the parameter from `first` on: at most `most`, and only as many as one tensor holds. */
 static Status find_run(const FileSource *source, const Param *param, int64_t first, int64_t most, Run *out)
 {
     const HfSource *hf = source_of(source, param);
     int64_t         cols = type_numel(&param->type) / param->type.dim[0], at = 0;
     for (int i = 0; i < hf->num_names; i++) {
         TRY(find_tensor(source, param, i, &out->tensor));
-        if (hf->kind == HF_ROWS) { /* a row at a time */
+        if (hf->kind == HF_ROWS) { /* one row at a time */
             out->first = hf->ids[first / cols] * cols + first % cols;
             out->count = cols - first % cols < most ? cols - first % cols : most;
             return OK;
@@ -178,7 +178,7 @@ static Status find_run(const FileSource *source, const Param *param, int64_t fir
     FAIL(ERR_INTERNAL, "%s has no element %lld", param->name, (long long)first);
 }
 
-/* Rows [row, row + count) of a transposed parameter: columns of the tensor. */
+/* Reads rows [row, row + count) of a transposed parameter, which are columns of the tensor. */
 static Status read_transposed(FileSource *source, const Param *param, int64_t row, int64_t count, float *out)
 {
     const StTensor *tensor;
@@ -192,7 +192,7 @@ static Status read_transposed(FileSource *source, const Param *param, int64_t ro
     return OK;
 }
 
-/* Rows of the trained half. */
+/* Reads elements [first, first + count) of the trained half of a tensor that has twice the rank. */
 static Status read_half(const FileSource *source, const Param *param, int64_t first, int64_t count, float *out)
 {
     const StTensor *tensor;
@@ -217,7 +217,7 @@ static Status read_stored(void *context, const Param *param, int64_t first, int6
     return OK;
 }
 
-/* The pair whose product the parameter loses; NULL: none. */
+/* The pair whose product is subtracted from the parameter; NULL: none. */
 static const LoraPair *taken_of(const FileSource *source, const Param *param)
 {
     return param->is_linear && !param->is_adapter ? lora_pairs_find(source->pairs, param->module) : NULL;
@@ -244,7 +244,7 @@ static const void *find_stored(void *context, const Param *param, int64_t first,
     return (const char *)run.tensor->data + dtype_bytes(dtype, run.first);
 }
 
-/* NULL: its tensor isn't stored as codes. */
+/* The parameter's tensor, if it is stored as codes; NULL: it isn't. */
 static const QuantisedTensor *codes_of(const StFile *file, const Param *param)
 {
     const HfSource *hf = weights_source(file, param);
@@ -289,7 +289,7 @@ static Status load_from(Session *session, bool adapters, const char *ns, FileSou
 
 /* ---- tensors that nobody asked for ---- */
 
-/* Tensors that a folder may hold and that carry nothing: what the IR says isn't read, the copy of a tied head. */
+/* Whether a folder may hold this tensor although nothing reads it: the IR says so, or it is the copy of a tied head. */
 static bool is_harmless(const HfModel *model, const char *name)
 {
     for (int i = 0; i < model->num_ties; i++)
@@ -303,7 +303,7 @@ static bool reads_param(const HfModel *model, const Param *param)
     return (!param->is_adapter || param->is_whole) && param_is_of(param, model->ns);
 }
 
-/* The first tensor that the model reads and the folder hasn't; NULL: there is none. */
+/* The first tensor that the model reads and the folder doesn't have; NULL: none. */
 static const char *first_missing(const Plan *plan, const HfModel *model)
 {
     for (int i = 0; i < plan->num_params; i++) {
@@ -356,7 +356,7 @@ Status weights_check(const Plan *plan, HfModel *model)
 
 typedef struct FiniteCheck {
     const HfModel *model;
-    bool           failed; /* some tensor */
+    bool           failed; /* set if any tensor fails */
 } FiniteCheck;
 
 static void check_finite(void *context, int64_t index, int worker)
@@ -374,7 +374,7 @@ Status weights_check_finite(HfModel *model, ThreadPool *pool)
     TRY(hf_model_open_weights(model));
     size_t count = st_count(model->weights);
     pool_run(pool, (int64_t)count, check_finite, &check);
-    for (size_t i = 0; check.failed && i < count; i++) /* the message of the first, whatever the threads */
+    for (size_t i = 0; check.failed && i < count; i++) /* the first failing tensor gives the message, however many threads run */
         if (!is_harmless(model, st_at(model->weights, i)->name)) TRY(st_check_range(st_at(model->weights, i), DT_F32));
     return OK;
 }
@@ -409,12 +409,12 @@ Status weights_load_namespaces(Session *session, HfModel *model)
 
 /* ---- matrices that are quantised again ---- */
 
-/* A matrix of the folder beside its codes with one scale. */
+/* A matrix of the folder, and its codes with one scale, to be compared. */
 typedef struct Again {
     const StTensor *tensor;
     const uint8_t  *codes;
-    float           inverse; /* of the scale */
-    double         *squares; /* by row: of errors, and of all numbers */
+    float           inverse; /* 1 / the scale */
+    double         *squares; /* for each row: the sum of squared errors, and of squared values */
 } Again;
 
 static void compare_row(void *context, int64_t row, int worker)
@@ -428,7 +428,7 @@ static void compare_row(void *context, int64_t row, int worker)
     for (int64_t col = 0; col < cols; col += CHUNK) {
         int64_t count = cols - col < CHUNK ? cols - col : CHUNK, at = row * cols + col;
         Status  status = st_to_f32(again->tensor, at, count, want);
-        CHECK(status == OK); /* it was read before */
+        CHECK(status == OK); /* loading has read it before */
         dtype_decode(DT_E4M3, again->codes + at, count, have);
         for (int64_t i = 0; i < count; i++) {
             double off = (double)(have[i] * again->inverse) - (double)want[i];
@@ -477,7 +477,7 @@ static Status compare_all(Session *session, const HfModel *model, ThreadPool *po
             const char  *name = plan->scaled[i].params[k];
             const Param *param = find_param(plan, name);
             double       error;
-            bool         is_divided = plan_held(plan, name).numel < type_numel(&param->type); /* among ranks, of which none has all codes */
+            bool         is_divided = plan_held(plan, name).numel < type_numel(&param->type); /* among ranks: no rank has all codes */
             if (is_divided || plan_find(plan, name)->type.dtype != DT_E4M3 || !codes_of(model->weights, param)) continue;
             TRY(compare_codes(session, st_find(model->weights, weights_source(model->weights, param)->names[0]), name, scale[FP8_INVERSE],
                               pool, &error));
@@ -505,7 +505,7 @@ Status weights_tell_requantised(Session *session, const HfModel *model)
 
 /* ---- adapters ---- */
 
-/* How many tensors hold rows of tokens that no parameter has: they are put into the matrix itself. */
+/* How many tensors hold token rows for which the plan has no parameter: these rows are put into the matrix itself. */
 static size_t count_placed(const Plan *plan, const StFile *file)
 {
     SCOPED_ARENA(arena);
@@ -524,7 +524,7 @@ static Status place_tokens(Session *session, const StFile *file, const char *fol
     return peft_place_tokens(session, file, &adapter.lora);
 }
 
-/* Rows of tokens are those of the same tokens: their tensor doesn't say which they are. */
+/* Checks that the file's token rows are of the tokens that this run trains: the tensor of rows doesn't say which they are. */
 static Status check_tokens(const Plan *plan, const char *folder)
 {
     SCOPED_ARENA(arena);

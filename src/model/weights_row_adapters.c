@@ -1,5 +1,5 @@
-/* Reading the adapters that rows choose among: a parameter holds the matrices of all of them one below the other, each in the first rows
- * and columns of a block with room for the largest rank, and zeros around it. */
+/* Reading the adapters that rows choose among. A parameter holds the matrices of all adapters one below the other. Each matrix fills the
+ * first rows and columns of a block that has room for the largest rank; the rest of the block is zeros. */
 #include "base/scoped.h"
 #include "model/peft.h"
 #include "model/weights.h"
@@ -11,7 +11,7 @@ typedef struct Folders {
     const char *const *names;
     StFile           **files;
     int                count;
-    size_t            *used; /* tensors of each that parameters have, or that no program needs */
+    size_t            *used; /* for each adapter: how many of its tensors a parameter loads or no program needs */
 } Folders;
 
 /* The adapter's matrix; NULL: it doesn't adapt this module. */
@@ -20,7 +20,7 @@ static const StTensor *find_matrix(const Folders *folders, int adapter, const Pa
     return peft_find(folders->files[adapter], param->hf.names[0], "");
 }
 
-/* A has the columns of its block, B the rows; the other side is the rank. */
+/* Checks the matrix's shape: A has the columns of its block, B the rows. The other dim is the adapter's rank. */
 static Status check_matrix(const Folders *folders, int adapter, const Param *param, bool is_a)
 {
     const StTensor *tensor = find_matrix(folders, adapter, param);
@@ -60,7 +60,7 @@ static Status begin_param(void *context, const Param *param)
     return OK;
 }
 
-/* Elements [col, col + count) of a row of the parameter. */
+/* Reads elements [col, col + count) of a row of the parameter. */
 static Status read_row(const Folders *folders, const Param *param, int64_t row, int64_t col, int64_t count, float *out)
 {
     int64_t         rows = param->type.dim[0] / folders->count, own = row % rows;

@@ -1,5 +1,5 @@
-/* Writing weights: the mapping of each Param backwards. A tensor of the file is a list of row ranges of parameters; they are
- * read from the session in chunks while the file streams. */
+/* Writing weights: the mapping of each Param backwards. A tensor of the file is a list of row ranges of parameters. They are read from the
+ * session in chunks while the file streams. */
 #include "model/weights.h"
 
 #include "base/hash.h"
@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where a parameter is read from: an adapter's master copy is what was trained, and what a file gets; the weights of a model are
- * written in the model's dtype. Of elements [first, first + numel), which lie from element `at` of the value on, this rank is the
- * writer; where it isn't divided, each rank writes a part. */
+/* Where the values to save of a parameter are. Adapters are saved from their master copy, which was trained; a model's weights are saved in
+ * the model's dtype. This rank writes elements [first, first + numel); the value `name` holds them from element `at` on. If the parameter
+ * isn't divided among ranks, each rank writes a part of it. */
 typedef struct Source {
     const char *name;
     DType       dtype;
@@ -34,7 +34,7 @@ static Source source_of(const Plan *plan, const Param *param)
     return source;
 }
 
-/* Rows [row, row + rows) of `param` are rows [at, at + rows) of the tensor. */
+/* Rows [row, row + rows) of `param`, which are rows [at, at + rows) of the tensor. */
 typedef struct Piece {
     const Param *param;
     int64_t      row, rows, at;
@@ -44,7 +44,7 @@ typedef struct SavedTensor {
     Piece          *pieces;
     int             num_pieces;
     bool            transposed;
-    const LoraPair *pair; /* half of which stands behind the piece: A's rows, or (is_b) B's columns; NULL: none */
+    const LoraPair *pair; /* its half follows the trained half: below A's rows, or (is_b) right of B's columns; NULL: none */
     bool            is_b;
 } SavedTensor;
 
@@ -66,7 +66,7 @@ static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *para
     *decl = st_decl(name, st_dtype_from(dtype), param->type.ndim, param->type.dim, transposed);
     if (!transposed) decl->dim[0] = rows;
     const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, name) : NULL;
-    if (loaded && !loaded->ndim && decl->ndim == 1 && rows == 1) decl->ndim = 0; /* one number stays without dims */
+    if (loaded && !loaded->ndim && decl->ndim == 1 && rows == 1) decl->ndim = 0; /* a tensor without dims keeps none */
     SavedTensor *tensor = &saver->tensors[saver->count++];
     tensor->transposed = transposed;
     return tensor;
@@ -78,7 +78,7 @@ static void add_piece(Saver *saver, SavedTensor *tensor, Piece piece, int max_pi
     tensor->pieces[tensor->num_pieces++] = piece;
 }
 
-/* The pieces of a concatenation: as many rows as the loaded file has, else equal shares. */
+/* Adds the tensors of a concatenation. Each has as many rows as the loaded file says, else an equal share. */
 static Status add_concat(Saver *saver, const Param *param)
 {
     const HfSource *hf = param_saved(param);
@@ -93,7 +93,7 @@ static Status add_concat(Saver *saver, const Param *param)
     return OK;
 }
 
-/* Parameters that are slices of one tensor are gathered at the first of them. */
+/* Gathers the parameters that are slices of one tensor, when it meets the first of them. */
 static Status add_slices(Saver *saver, const Plan *plan, int first)
 {
     const Param *param = plan->params[first];
@@ -115,7 +115,7 @@ static Status add_slices(Saver *saver, const Plan *plan, int first)
     return OK;
 }
 
-/* The half of the pair that the adapter began with goes into its tensor too. */
+/* Makes room in the tensor for the half of the pair that the adapter began with. */
 static void add_pair(const Saver *saver, SavedTensor *tensor, const Param *param)
 {
     tensor->pair = param->is_adapter && !param->is_whole ? lora_pairs_find(saver->pairs, param->module) : NULL;
@@ -142,21 +142,21 @@ static Status collect(Saver *saver, const Plan *plan, bool adapters)
         case HF_SLICE:
             TRY(add_slices(saver, plan, i));
             break;
-        case HF_ROWS: /* saved as a tensor of their own */
+        case HF_ROWS: /* the rows are saved as a tensor of their own */
         case HF_WHOLE:
         case HF_TRANSPOSE:
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], hf->kind == HF_TRANSPOSE),
                       (Piece){param, 0, param->type.dim[0], 0}, 1);
             add_pair(saver, &saver->tensors[saver->count - 1], param);
             if (!adapters || !param->untied) break;
-            name = arena_printf(saver->arena, PEFT_PREFIX "%s", param->untied); /* PEFT looks for both */
+            name = arena_printf(saver->arena, PEFT_PREFIX "%s", param->untied); /* PEFT looks for the tied tensor under both names */
             add_piece(saver, add_tensor(saver, name, param, param->type.dim[0], false), (Piece){param, 0, param->type.dim[0], 0}, 1);
         }
     }
     return OK;
 }
 
-/* All of a parameter, whoever owns it. */
+/* Reads all of a parameter, even if it is divided among ranks. */
 static Status read_whole(Saver *saver, const Param *param, char *all)
 {
     const Plan *plan = session_plan(saver->session);
@@ -231,8 +231,8 @@ static Status append_piece(Saver *saver, const Piece *piece, FileWriter *out)
     return weight_share_append(saver->session, saver->comm, (WeightShare){source.name, bytes, lo, hi, at}, !source.is_divided, out, NULL);
 }
 
-/* Elements [first, end) of B (rows, r) with, behind each row that ends there, the row of the other half: `out` has room for twice as many
- * and a row. Returns their number. */
+/* Copies elements [first, end) of B (rows, r) to `out`, and after each row that ends there the pair's row, negated. `out` has room for
+ * twice as many elements and one row. Returns the number of elements copied. */
 static int64_t interleave(const LoraPair *pair, const float *values, int64_t first, int64_t end, float *out)
 {
     int64_t count = 0;
@@ -244,7 +244,8 @@ static int64_t interleave(const LoraPair *pair, const float *values, int64_t fir
     return count;
 }
 
-/* Where element i of B lies in a tensor of twice its columns, so that who has a row's last element has the other half of the row. */
+/* Index of element i of B in the saved tensor, which has twice the columns. The rank that has a row's last element also writes the second
+ * half of that row. */
 static int64_t place_in_twice(const LoraPair *pair, int64_t i)
 {
     return i / pair->r * 2 * pair->r + i % pair->r;
@@ -259,7 +260,7 @@ Status weights_append_floats(DType dtype, const float *values, int64_t count, Fi
     return file_writer_append(out, codes, bytes);
 }
 
-/* B and the negative of the other half, column by column. */
+/* Appends B and the pair's b, negated, side by side. */
 static Status append_b(Saver *saver, const LoraPair *pair, const Param *param, FileWriter *out)
 {
     Source  source = source_of(session_plan(saver->session), param);
@@ -282,7 +283,7 @@ static Status append_b(Saver *saver, const LoraPair *pair, const Param *param, F
     return file_writer_skip(out, (size_t)dtype_bytes(source.dtype, 2 * all - before - written));
 }
 
-/* A of twice the rank: what was trained, then the half that it began with. */
+/* Appends A with twice the rank: the trained rows, then the rows of the pair. */
 static Status append_a(Saver *saver, const SavedTensor *tensor, FileWriter *out)
 {
     const LoraPair *pair = tensor->pair;
@@ -321,7 +322,7 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters || param->ns) continue;
         int64_t times = (adapters && param->untied) || (plan->adapters_take && !param->is_whole) ? 2 : 1;
-        bytes += times * (dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256); /* and its header entry */
+        bytes += times * (dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256); /* 256: its header entry */
     }
     return bytes;
 }
@@ -362,7 +363,7 @@ const StDecl *weight_list_at(const WeightList *list, size_t index)
     return &list->saver.decls[index];
 }
 
-/* Where the session holds a parameter's gradient. */
+/* Finds where the session holds a parameter's gradient. */
 static Status gradient_of(const Plan *plan, const Param *param, Source *out)
 {
     int           index;
@@ -373,7 +374,7 @@ static Status gradient_of(const Plan *plan, const Param *param, Source *out)
     return OK;
 }
 
-/* Of elements [first, end) of a parameter, those that this rank writes, as floats for the caller to free: [*lo, *hi). */
+/* Reads as floats the elements [*lo, *hi) of [first, end) that this rank writes. The caller frees *out; NULL: there are none. */
 static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t end, int64_t *lo, int64_t *hi,
                           float **out)
 {
@@ -403,7 +404,7 @@ static bool is_trained(const WeightList *list, const Param *param)
     return plan_bucket(session_plan(list->saver.session), param, &index);
 }
 
-/* Rows that are never trained, of a tensor others of which are: nothing falls on them. */
+/* Clears the gradient of rows that are never trained, in a tensor whose other rows are trained. */
 static void clear_piece(const WeightList *list, const Piece *piece, float *out)
 {
     int64_t cols = type_numel(&piece->param->type) / piece->param->type.dim[0];

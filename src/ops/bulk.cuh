@@ -1,10 +1,10 @@
-/* The copy engine of compute capability 9.0: boxes of a tensor map go to shared memory, and a phase (wgmma.cuh) is over when they are
- * there. A kernel that reads them is launched on such GPUs alone. */
+/* The copy engine of compute capability 9.0 copies boxes of a tensor map to shared memory; a phase (wgmma.cuh) is over when they have
+ * arrived. Kernels that use it are launched on such GPUs only. */
 #pragma once
 
 #include "ops/wgmma.cuh"
 
-/* The copy engine sees the phases that were initialised. */
+/* Makes initialised phases visible to the copy engine. */
 static __device__ __forceinline__ void publish_phases()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -12,7 +12,7 @@ static __device__ __forceinline__ void publish_phases()
 #endif
 }
 
-/* The one arrival that a phase waits for, and bytes besides. */
+/* Makes the phase's one arrival; the phase then also waits for `bytes` copied bytes. */
 static __device__ __forceinline__ void expect_bytes(uint64_t *phase, int bytes)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -20,13 +20,13 @@ static __device__ __forceinline__ void expect_bytes(uint64_t *phase, int bytes)
 #endif
 }
 
-/* Begins to copy 16 bytes to an address of shared memory; zeros where they aren't there. */
+/* Begins to copy 16 bytes to an address of shared memory; writes zeros unless `there`. */
 static __device__ __forceinline__ void copy_async_at(uint32_t to, const void *from, bool there)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
 }
 
-/* One arrival, when what this thread has begun to copy so is there. */
+/* Arrives once at the phase, when all copies that this thread has begun by cp.async are complete. */
 static __device__ __forceinline__ void copies_arrive(uint64_t *phase)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(phase)) : "memory");
@@ -39,7 +39,7 @@ static __device__ __forceinline__ void prefetch_map(const void *map)
 #endif
 }
 
-/* Begins to copy bytes that lie beside each other, a multiple of 16 from and to multiples of 16; the phase learns of them. */
+/* Begins to copy contiguous bytes; the count and both addresses are multiples of 16. The phase counts them when they arrive. */
 static __device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, int bytes, uint64_t *phase)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -49,8 +49,8 @@ static __device__ __forceinline__ void copy_bytes(uint32_t to, const void *from,
 #endif
 }
 
-/* Begins to copy the box at these indices to an address of shared memory, innermost first; the phase learns of its bytes, zeros outside the
- * tensor too. */
+/* Begins to copy the box at these indices, innermost first, to an address of shared memory. The phase counts its bytes, including zeros
+ * outside the tensor. */
 static __device__ __forceinline__ void copy_box(uint32_t to, const void *map, int i0, int i1, int i2, uint64_t *phase)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -20,7 +20,7 @@ bool op_has_dtype(const OpDef *op, const TensorType *in, DType dtype)
     return false;
 }
 
-/* The op alone in the arena; NULL: infer refuses these types. */
+/* The op's node in a graph of its own in the arena; NULL: infer refuses these types. */
 static Node *try_alone(Arena *arena, const OpDef *op, const void *attrs, const TensorType *in)
 {
     Node *node;

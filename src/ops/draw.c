@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* Element i, of a float format of whole bytes. */
+/* Stores element i of a tensor in a float format of whole bytes. */
 static void set_number(void *data, DType dtype, int64_t i, float value)
 {
     dtype_encode(dtype, &value, 1, (char *)data + dtype_bytes(dtype, i));
@@ -21,7 +21,7 @@ static float get_number(const void *data, DType dtype, int64_t i)
 
 static void draw_plain(const TensorType *type, int range, uint64_t key, void *data)
 {
-    if (dtype_info(type->dtype)->block > 1) { /* every code is a number */
+    if (dtype_info(type->dtype)->block > 1) { /* all bits are valid codes */
         TensorType bytes = type_make(DT_U8, 1, type_bytes(type));
         draw_plain(&bytes, 256, key, data);
         return;
@@ -41,13 +41,13 @@ static void draw_plain(const TensorType *type, int range, uint64_t key, void *da
     }
 }
 
-/* Each row a tensor's scale. */
+/* Makes each row the scale of a tensor. */
 static void draw_scales(float (*rows)[FP8_SCALE_FLOATS], int64_t count)
 {
     for (int64_t i = 0; i < count; i++) fp8_scale_set(rows[i], fabsf(rows[i][0]) + 0.5f);
 }
 
-/* Documents of growing lengths; one a row where kernels may rely on that. */
+/* Documents of growing lengths; with `dense`, which kernels may rely on, one document a row. */
 static void draw_documents(const Node *node, const TensorType *type, int32_t *data)
 {
     bool dense = ((const AttentionAttrs *)node->attrs)->dense;
@@ -58,7 +58,7 @@ static void draw_documents(const Node *node, const TensorType *type, int32_t *da
         }
 }
 
-/* Parts of one size with a gap behind each but the last. */
+/* Segments of one size with a gap after each but the last. */
 static void draw_segments(const Node *node, const TensorType *type, int64_t (*rows)[SEGMENT_COLUMNS])
 {
     for (int64_t s = 0, n = type->dim[0], each = type_numel(&node->in[0]->type) / n; s < n; s++) {
@@ -67,7 +67,7 @@ static void draw_segments(const Node *node, const TensorType *type, int64_t (*ro
     }
 }
 
-/* Greedy, single filters, all of them. */
+/* Controls for greedy sampling, single filters, all filters together. */
 static void draw_controls(float (*rows)[SAMPLE_CONTROLS], int64_t count)
 {
     static const float kinds[][SAMPLE_CONTROLS] = {
@@ -88,13 +88,13 @@ static void draw_controls(float (*rows)[SAMPLE_CONTROLS], int64_t count)
     }
 }
 
-/* From the last one on; the second row has none. */
+/* Slots downwards from the last; the second row has none. */
 static void draw_slots(int32_t *slots, int64_t count, int range)
 {
     for (int64_t b = 0; b < count; b++) slots[b] = b == 1 ? -1 : range - 1 - (int32_t)b;
 }
 
-/* A third wasn't, a third is of the prompt, a third of the text. */
+/* A third of the tokens are unseen, a third are in the prompt, a third in the generated text. */
 static void draw_seen(int32_t *seen, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) seen[i] = seen[i] % 3 == 0 ? 0 : seen[i] % 3 == 1 ? INT32_MIN | seen[i] / 6 : seen[i];
@@ -162,7 +162,7 @@ void op_draw(const Node *node, int k, int range, uint64_t key, void *data)
     case HOLDS_SCALE:
         draw_scales(data, numel / FP8_SCALE_FLOATS);
         break;
-    case HOLDS_PAGES: /* from the last one down */
+    case HOLDS_PAGES: /* downwards from the last page */
         for (int64_t i = 0; i < numel; i++) ((int32_t *)data)[i] = (int32_t)(range - 1 - i % range);
         break;
     }

@@ -1,11 +1,12 @@
-/* How kernels on a GPU cut what they sum: by shapes alone, for the kernels and for plans, which count the partial sums in the workspace. */
+/* How kernels on a GPU cut what they sum, by shapes alone. Kernels need it, and so do plans, which count the partial sums in the
+ * workspace. */
 #pragma once
 
 #include "ir/graph.h"
 
 enum {
-    SUM_MAX_CHUNKS = 1024,     /* of rows */
-    SQUARES_PER_BLOCK = 32768, /* elements, or a multiple of it */
+    SUM_MAX_CHUNKS = 1024,     /* chunks of rows */
+    SQUARES_PER_BLOCK = 32768, /* elements that a block takes: this many, or a multiple */
     SQUARES_MOST_BLOCKS = 4096,
     NORMUON_MOMENTUM_BLOCKS = 1024,
     NORMUON_UPDATE_BLOCKS = 256,
@@ -22,13 +23,13 @@ static inline int64_t sum_num_chunks(int64_t rows)
     return rows ? (rows + sum_chunk_rows(rows) - 1) / sum_chunk_rows(rows) : 0;
 }
 
-/* Bytes of the chunks' sums of x's rows, `sums` of them a column. */
+/* Bytes of the partial sums of x's rows: `sums` of them for each chunk and column. */
 static inline size_t sum_chunks_bytes(const TensorType *x, int64_t cols, int64_t sums)
 {
     return (size_t)(sum_num_chunks(type_rows(x)) * cols * sums) * sizeof(float);
 }
 
-/* Elements of a block in a sum of squares. */
+/* Elements of a block in a sum of squares of `count` elements. */
 static inline int64_t squares_of_block(int64_t count)
 {
     const int64_t least = SQUARES_PER_BLOCK;

@@ -79,7 +79,7 @@ bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t
     return fits;
 }
 
-/* Codes under one scale, [of the transpose], [the largest magnitude]. */
+/* Types of codes under one scale, [the transposed codes], [the largest magnitude]. */
 static Status infer_scaled_codes(const Node *node, DType dtype, TensorType *out)
 {
     const OpCodes    *c = &node->op->codes;

@@ -1,4 +1,4 @@
-/* Ops that make each element of one tensor from those of one or two others at the same place: 16 bytes a thread and turn. */
+/* Elementwise ops of one or two tensors: 16 bytes a thread at a time. */
 #pragma once
 
 #include "device/cuda/vec_f16.cuh"
@@ -6,7 +6,7 @@
 
 enum { MAP_THREADS = 256 };
 
-/* `packs` whole packs of T; y may be a's or b's memory. b NULL: 0 in its place. */
+/* `packs` whole packs of T; y may be a's or b's memory. b NULL: f's second argument is 0. */
 template <typename T, typename F> static __global__ void map_packs(const T *a, const T *b, T *y, int64_t packs, F f)
 {
     enum { N = Pack<T>::N };
@@ -26,7 +26,8 @@ template <typename F> static __global__ void map_elements(TensorView a, TensorVi
         any_set(y.data, y.type.dtype, i, f(any_get(a.data, a.type.dtype, i), b.data ? any_get(b.data, b.type.dtype, i) : 0.0f));
 }
 
-/* out[0] = f(in[0], in[1]) of each element; without a second input f's second number is 0. F: __device__ float operator()(float, float). */
+/* out[0] = f(in[0], in[1]) for each element; without a second input f's second argument is 0. F: __device__ float operator()(float,
+ * float). */
 template <typename F> static Status map_run(const KernelArgs *args, F f)
 {
     TensorView        none = {};

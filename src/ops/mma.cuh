@@ -21,7 +21,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* address: of shared memory */
+/* address: in shared memory */
 static __device__ __forceinline__ void ldmatrix_at(uint32_t (&r)[4], uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -53,7 +53,7 @@ static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4]
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The same of operands of T, bf16 or f16. */
+/* The same for operands of type T, bf16 or f16. */
 template <typename T> static __device__ __forceinline__ void mma_of(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <> __device__ __forceinline__ void                  mma_of<bf16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
@@ -68,7 +68,7 @@ template <> __device__ __forceinline__ void mma_of<__half>(float (&c)[4], const 
 
 static __device__ __forceinline__ void copy_async(void *to, const void *from, bool there)
 {
-    int bytes = there ? 16 : 0; /* the rest of 16 bytes is zero-filled */
+    int bytes = there ? 16 : 0; /* the rest of the 16 bytes is zero-filled */
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
 }
 
@@ -87,7 +87,7 @@ static __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return *reinterpret_cast<uint32_t *>(&pair);
 }
 
-/* Begins to copy rows [t, t + 64) of one head by a block of THREADS; rows at `end` and after are zeros. */
+/* Begins to copy rows [t, t + 64) of one head, by a thread block of THREADS; rows at `end` and after are zeros. */
 template <int D, int THREADS = MMA_THREADS, typename T>
 static __device__ __forceinline__ void load_tile(T *tile, const Heads &h, int b, int t, int end, int head)
 {
@@ -101,7 +101,7 @@ static __device__ __forceinline__ void load_tile(T *tile, const Heads &h, int b,
     }
 }
 
-/* 16 rows x 16 columns of a tile as the left operand. */
+/* Loads 16 rows x 16 columns of a tile as a left operand. */
 template <int D, typename T> static __device__ __forceinline__ void load_left(uint32_t (&a)[4], const T *tile, int row, int col)
 {
     int lane = threadIdx.x & 31;
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void mma_straight(float (&c)[C / 8][4], const 
         }
 }
 
-/* A result (16 x 16K) as left operands of a product over its columns. */
+/* Converts a result (16 x 16K) to left operands of a product that sums over its columns. */
 template <typename T = bf16, int K> static __device__ __forceinline__ void as_left(uint32_t (&a)[K][4], const float (&c)[2 * K][4])
 {
 #pragma unroll
@@ -150,7 +150,7 @@ template <typename T = bf16, int K> static __device__ __forceinline__ void as_le
     }
 }
 
-/* Stores rows (row, row + 8 of this lane's results) below `end`. */
+/* Stores this lane's results, scaled: rows lane / 4 and lane / 4 + 8 from t on, if below `end`. */
 template <int D, typename T = bf16>
 static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, int end, int head, const float (&c)[D / 8][4], float scale0,
                                                   float scale1)
@@ -168,7 +168,7 @@ static __device__ __forceinline__ void store_rows(const Heads &h, int b, int t, 
     }
 }
 
-/* Least and largest first key of 64 queries from t; every thread gets them. scratch: 4 ints. */
+/* Least and largest first key of the 64 queries from t on; every thread gets both. scratch: 4 ints. */
 static __device__ __forceinline__ void document_range(const AttentionDims &a, int b, int t, int *scratch, int *out_least, int *out_most)
 {
     int lane = threadIdx.x & 31, query = min(t + (int)threadIdx.x % TILE_ROWS, a.len - 1);

@@ -14,7 +14,7 @@ typedef enum OpId {
 #include "ops/ops.def"
 #undef OP
 
-/* By OpId; OP_COUNT entries. */
+/* Indexed by OpId; OP_COUNT entries. */
 extern const OpDef *const op_table[OP_COUNT];
-/* "inputs -> outputs" of each, as ops.def has it. */
+/* "inputs -> outputs" of each op, as in ops.def. */
 extern const char *const op_signatures[OP_COUNT];

@@ -1,5 +1,5 @@
-/* What random draws of ops are keyed and counted by, for CPU and CUDA alike: a draw names what it is for, never when or
- * where it is made, so that micro-batches, packing, threads and recomputation change none. */
+/* How random draws of ops are keyed and counted, for CPU and CUDA alike. A draw is named by its purpose, never by when or where it is made,
+ * so that micro-batches, packing, threads and recomputation don't change it. */
 #pragma once
 
 #include "base/philox.h"
@@ -22,10 +22,10 @@ PHILOX_FN uint64_t random_key(int64_t seed, int64_t step, int use, int64_t place
     return random_mix(key ^ (uint64_t)place);
 }
 
-/* The draws below in words; on the CPU random_row.h makes many at a time of the first two.
+/* The draws below, as words; on the CPU random_row.h makes many words of the first two draws at a time.
  *
- * Dropout: element c of the row at (doc_id, position) is word c % 4 of this draw at quad = c / 4; it is kept where
- * philox_uniform(word) >= p. */
+ * Dropout: element c of the row at (doc_id, position) is word c % 4 of this draw at quad = c / 4; it is kept where philox_uniform(word) >=
+ * p. */
 PHILOX_FN Philox4 random_dropout_quad(uint64_t key, int32_t doc_id, int32_t position, uint32_t quad)
 {
     return philox4x32(quad, (uint32_t)position, (uint32_t)doc_id, 0, key);
@@ -44,7 +44,7 @@ PHILOX_FN Philox4 random_octet(uint64_t key, int32_t doc_id, int32_t position, u
     return philox4x32(octet, (uint32_t)position, (uint32_t)doc_id, 0, key);
 }
 
-/* Those of element k of the octet. */
+/* The 16 bits of element k of the octet. */
 PHILOX_FN uint32_t random_of_octet(const Philox4 *draw, int k)
 {
     return draw->v[k / 2] >> (k % 2 * 16) & 0xFFFFu;

@@ -1,4 +1,4 @@
-/* Philox4x32-10 of consecutive counters, eight at a time on the CPU: the words of philox4x32, in its order. */
+/* Philox4x32-10 of consecutive counters, eight at a time on the CPU: the words of philox4x32, in the same order. */
 #pragma once
 
 #include "ops/random.h"
@@ -8,8 +8,7 @@
 
 enum { RANDOM_GROUP = 32 }; /* words */
 
-/* Four counters, one 32-bit word in the low half of each 64-bit lane; the high halves hold anything: products don't
- * read them. */
+/* Four counters, one 32-bit word in the low half of each 64-bit lane. The high halves hold anything, as products don't read them. */
 typedef struct PhiloxLanes {
     __m256i c0, c1, c2, c3;
 } PhiloxLanes;
@@ -23,7 +22,7 @@ static inline void philox_lanes_round(PhiloxLanes *s, __m256i k0, __m256i k1)
     s->c3 = p0;
 }
 
-/* 16 words: the four of the first counter, then of the next. */
+/* Stores 16 words: four of the first counter, then four of each next one. */
 static inline void philox_lanes_store(uint32_t *out, const PhiloxLanes *s)
 {
     __m256i first = _mm256_blend_epi32(s->c0, _mm256_slli_epi64(s->c1, 32), 0xAA);
@@ -33,7 +32,7 @@ static inline void philox_lanes_store(uint32_t *out, const PhiloxLanes *s)
     _mm256_storeu_si256((__m256i *)(out + 8), _mm256_permute2x128_si256(even, odd, 0x31));
 }
 
-/* random_row in registers of eight counters. */
+/* random_row with eight counters in AVX-512 registers. */
 VEC_WIDE static void random_row_wide(uint32_t *out, uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, int64_t count)
 {
     const __m512i first_half = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), last_half = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
@@ -59,8 +58,8 @@ VEC_WIDE static void random_row_wide(uint32_t *out, uint64_t key, uint32_t first
     }
 }
 
-/* Words of the draws (first, c1, c2, 0), (first + 1, c1, c2, 0), ...: at least `count` of them, in groups of
- * RANDOM_GROUP, which `out` has room for. */
+/* Writes the words of draws (first, c1, c2, 0), (first + 1, c1, c2, 0), ...: at least `count` words, in groups of RANDOM_GROUP; `out` has
+ * room for whole groups. */
 static inline void random_row(uint32_t *out, uint64_t key, uint32_t first, uint32_t c1, uint32_t c2, int64_t count)
 {
     if (cpu_avx512()) {

@@ -1,18 +1,18 @@
-/* Kernels over rows: how blocks are cut, and the second stage of sums over rows. Cuts depend on shapes alone. */
+/* Kernels over rows: threads of a block, and the second stage of sums over rows. Both depend on shapes alone. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 #include "ops/gpu_sums.h"
 
-/* A block for a row of `packs` 16-byte packs: whole warps, 32 to 1024 threads. */
+/* Threads of a block for a row of `packs` 16-byte packs: whole warps, 32 to 1024 threads. */
 static inline unsigned row_threads(int64_t packs)
 {
     int64_t threads = cuda_div_up(packs, 32) * 32;
     return (unsigned)(threads > 1024 ? 1024 : threads < 32 ? 32 : threads);
 }
 
-/* out[c] (+)= sum over chunks of partial[chunk * stride + c]; a warp a column group of 32, 8 warps share the chunks. */
+/* out[c] (+)= sum over chunks of partial[chunk * stride + c]. A thread block takes 32 columns; its 8 warps share the chunks. */
 static __global__ void combine_chunks(TensorView out, const float *partial, int64_t chunks, int64_t stride, int64_t cols, bool add)
 {
     __shared__ float sums[8][33];
@@ -34,13 +34,13 @@ static inline void launch_combine(const KernelArgs *args, int out, const float *
                                                                                    args->accumulate >> out & 1);
 }
 
-/* exp(x), as exactly as numbers of T show it. */
+/* exp(x), exact enough for T. */
 template <typename T> static __device__ __forceinline__ float exp_for(float x)
 {
     return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
 }
 
-/* cuda_div_up, in kernels. */
+/* cuda_div_up for kernels. */
 static __device__ __forceinline__ int64_t cuda_div_up_device(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;

@@ -1,7 +1,6 @@
-/* Rows of floats on the CPU: load and store as f32, bf16 or f16, exp, sums and dot products. All arithmetic is fp32. What is stored as f16
- * is rounded to nearest, and beyond 65504 becomes infinite.
- * Sums add in an order that depends on `count` alone (4 groups of 8 lanes), so that they never differ from run to run.
- */
+/* Rows of floats on the CPU: load and store as f32, bf16 or f16, exp, sums and dot products. All arithmetic is fp32. Values are stored as
+ * f16 rounded to nearest, and beyond 65504 as infinity. Sums are added in an order that depends on `count` alone (4 groups of 8 lanes), so
+ * that they never differ from run to run. */
 #pragma once
 
 #include "base/avx2.h"
@@ -10,18 +9,18 @@
 
 #include <math.h>
 
-/* What a function marked so calls is compiled for AVX-512 within it. Only where cpu_avx512(). */
+/* All that a function marked so calls is inlined and compiled for AVX-512. Call it only if cpu_avx512(). */
 #ifdef __clang__
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), flatten))
 #else
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), flatten))
 #endif
 
-/* As VEC_ROW, for parts of such a function. */
+/* As VEC_ROW, for parts of a VEC_WIDE function. */
 #define VEC_WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
 
-/* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`, that is compiled for AVX-512 too: there the constant
- * `wide` is true. Its bits are the same: elements are apart from each other, and sums have their lanes in the source. */
+/* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`. It is also compiled for AVX-512, where the constant
+ * `wide` is true. Both give the same bits: elements are independent, and sums have their lanes in the source. */
 #define VEC_TASK(name) \
     static inline void   name##_any(void *context, int64_t task, int worker, bool wide); \
     VEC_WIDE static void name##_wide(void *context, int64_t task, int worker) \
@@ -37,20 +36,20 @@
     } \
     static inline void name##_any(void *context, int64_t task, int worker, bool wide __attribute__((unused)))
 
-/* A loop after it may have its results where its operands are, element by element, and vectorises all the same. */
+/* The loop after it is vectorised even if its results may overlap its operands; each result may overwrite only its own operand. */
 #ifdef __clang__
-#pragma clang diagnostic ignored "-Wpass-failed" /* with sanitizers it doesn't */
+#pragma clang diagnostic ignored "-Wpass-failed" /* sanitizers prevent vectorisation */
 #define VEC_LOOP _Pragma("clang loop vectorize(assume_safety)")
 #else
 #define VEC_LOOP _Pragma("GCC ivdep")
 #endif
 
-/* A function over rows, the first argument of which says their dtype: f32 or bf16. VEC_OF calls it with either as a constant, so that
- * vec_get and vec_set in its loops have no choice to make and whole vectors are converted in registers. */
+/* A function over rows, whose first argument is their dtype: f32 or bf16. VEC_OF calls it with either dtype as a constant, so that vec_get
+ * and vec_set in its loops have no choice to make and whole vectors are converted in registers. */
 #define VEC_ROW static inline __attribute__((always_inline))
 #define VEC_OF(dtype, row, ...) ((dtype) == DT_F32 ? row(DT_F32, __VA_ARGS__) : row(DT_BF16, __VA_ARGS__))
 
-/* The same of f16 too, for what decoding runs. */
+/* The same for f16 too, which decoding needs. */
 #define VEC_OF_ANY(dtype, row, ...) ((dtype) == DT_F16 ? row(DT_F16, __VA_ARGS__) : VEC_OF(dtype, row, __VA_ARGS__))
 
 enum { VEC_NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };
@@ -81,17 +80,17 @@ static inline void vec_set(void *data, DType dtype, int64_t index, float value)
         ((uint16_t *)data)[index] = dtype == DT_F16 ? _cvtss_sh(value, VEC_NEAREST) : bf16_from_f32(value);
 }
 
-/* Elements that are computed side by side, in 6 registers of AVX-512; where a row has fewer left, VEC_PART at a time. */
+/* Elements that are computed side by side, in 6 AVX-512 registers; VEC_PART at a time if a row has fewer left. */
 enum { VEC_BLOCK = 96, VEC_PART = 32 };
 
-/* Asks for a block of elements that is read soon: from row to row a processor guesses late what comes next. It may be past the end. */
+/* Prefetches a block of elements: from one row to the next the hardware prefetches late. The block may be past the end. */
 VEC_ROW void vec_ahead(const void *row, DType dtype, int64_t i)
 {
     const char *from = vec_at(row, dtype, i);
     for (int k = 0; k < VEC_BLOCK * (dtype == DT_F32 ? 4 : 2); k += 64) __builtin_prefetch(from + k);
 }
 
-/* The same of `count` elements, where they are floats: what is bf16 takes so many instructions that it comes by itself. */
+/* Prefetches `count` elements if they are f32. bf16 takes so many instructions that the hardware prefetches it in time. */
 VEC_ROW void vec_ahead_floats(DType dtype, const void *row, int64_t i, int64_t count)
 {
     for (int64_t k = 0; dtype == DT_F32 && k < count; k += 16) __builtin_prefetch((const float *)row + i + k);
@@ -106,7 +105,7 @@ static inline Vec8 vec8_load(const float *p)
     return (Vec8)_mm256_loadu_ps(p);
 }
 
-/* In a register: of what several results use compilers make several loads else, of which a processor has but two a cycle. */
+/* Keeps v in a register. Compilers would load a value once for each result that uses it, and a processor has only two loads a cycle. */
 static inline Vec8 vec8_held(Vec8 v)
 {
     __asm__("" : "+v"(v));
@@ -124,7 +123,7 @@ VEC_ROW Vec8 vec8_get(DType dtype, const void *row, int64_t i)
     return (Vec8)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(words), high_halves);
 }
 
-/* Those below i + n, in the first lanes; n at most 8. */
+/* Elements [i, i + n) in the first lanes, 0 in the others; n at most 8. */
 VEC_ROW Vec8 vec8_some(DType dtype, const void *row, int64_t i, int64_t n)
 {
     float lanes[8] = {0};
@@ -133,7 +132,7 @@ VEC_ROW Vec8 vec8_some(DType dtype, const void *row, int64_t i, int64_t n)
     return vec8_load(lanes);
 }
 
-/* Each in the low half of its lane, as bf16_from_f32 rounds it; without `nans` none is NaN. */
+/* Rounds each lane to bf16 in its low half, as bf16_from_f32 does; `nans` false: no lane is NaN. */
 VEC_ROW __m256i vec8_rounded(Vec8 v, bool nans)
 {
     Word8 word = (Word8)v, rounded = word + ((word >> 16 & 1) + 0x7FFF), nan = (Word8)(v != v);
@@ -141,7 +140,7 @@ VEC_ROW __m256i vec8_rounded(Vec8 v, bool nans)
     return _mm256_srli_epi32((__m256i)rounded, 16);
 }
 
-/* 16 floats as bf16. The processor's own rounding takes denormals for 0: where there is a 0 it is done by hand. */
+/* Rounds 16 floats to bf16. The processor's instruction flushes denormals to 0: if a result is 0, all are rounded by hand. */
 static inline __m256i vec16_bf16(Vec8 low, Vec8 high)
 {
     if (atomic_load_explicit(&cpu_bf16, memory_order_relaxed)) {
@@ -162,13 +161,13 @@ static inline __m256i vec16_f16(Vec8 low, Vec8 high)
     return _mm256_setr_m128i(_mm256_cvtps_ph((__m256)low, VEC_NEAREST), _mm256_cvtps_ph((__m256)high, VEC_NEAREST));
 }
 
-/* Floats of two vectors in 16 bits each, in order. */
+/* Rounds the floats of two vectors to 16 bits each, in order. */
 VEC_ROW __m256i vec16_narrow(DType dtype, Vec8 low, Vec8 high)
 {
     return dtype == DT_F16 ? vec16_f16(low, high) : vec16_bf16(low, high);
 }
 
-/* Elements [i, i + 16), as vec_set stores each. */
+/* Stores elements [i, i + 16), each as vec_set does. */
 VEC_ROW void vec16_set(DType dtype, void *row, int64_t i, Vec8 low, Vec8 high)
 {
     if (dtype == DT_F32) {
@@ -179,7 +178,7 @@ VEC_ROW void vec16_set(DType dtype, void *row, int64_t i, Vec8 low, Vec8 high)
     }
 }
 
-/* Those below i + n; n at most 8. */
+/* Stores elements [i, i + n); n at most 8. */
 VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, int64_t n, Vec8 v)
 {
     Vec8 rounded = dtype == DT_F32 ? v : (Vec8)vec16_narrow(dtype, v, v);
@@ -189,7 +188,7 @@ VEC_ROW void vec8_set(DType dtype, void *row, int64_t i, int64_t n, Vec8 v)
         memcpy(vec_at_mut(row, dtype, i), &rounded, (size_t)n * (dtype == DT_F32 ? 4 : 2));
 }
 
-/* Elements [i, i + 8) and [k, k + 8) of a row of bf16 or f16, rounded together. */
+/* Stores elements [i, i + 8) and [k, k + 8) of a row of bf16 or f16, which are rounded together. */
 VEC_ROW void vec8_set_narrow(DType dtype, uint16_t *row, int64_t i, Vec8 at_i, int64_t k, Vec8 at_k)
 {
     __m256i words = vec16_narrow(dtype, at_i, at_k);
@@ -197,7 +196,7 @@ VEC_ROW void vec8_set_narrow(DType dtype, uint16_t *row, int64_t i, Vec8 at_i, i
     _mm_storeu_si128((void *)(row + k), _mm256_extracti128_si256(words, 1));
 }
 
-/* row[i] = value for `count` elements. `value` is a Vec8, of those from i on, n of them; it may read the row there. */
+/* row[i] = value for `count` elements. `value` is an expression for elements [i, i + n) as a Vec8; it may read the row there. */
 #define VEC_EACH(dtype, row, count, i, n, value) \
     do { \
         int64_t vec_at = 0; \
@@ -212,7 +211,7 @@ VEC_ROW void vec8_set_narrow(DType dtype, uint16_t *row, int64_t i, Vec8 at_i, i
         } \
     } while (0)
 
-/* For each i below `count` a statement on floats, in vectors as wide as the task is compiled for. */
+/* Runs a statement on floats for each i below `count`, in vectors as wide as the task is compiled for. */
 #define VEC_FLOATS(count, i, ...) \
     do { \
         int64_t vec_at = 0; \
@@ -228,7 +227,7 @@ static inline Vec8 vec8_all(float x)
     return (Vec8){x, x, x, x, x, x, x, x};
 }
 
-/* x y - z and x y + z, rounded once: of two products compilers fuse either, as they like. */
+/* x y - z and x y + z, rounded once. In a sum of two products compilers choose themselves which one to fuse. */
 static inline Vec8 vec8_fms(Vec8 x, Vec8 y, Vec8 z)
 {
     return (Vec8)_mm256_fmsub_ps((__m256)x, (__m256)y, (__m256)z);
@@ -246,7 +245,7 @@ static inline float vec8_sum(Vec8 v)
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
 
-/* dst[i] = src[i] of a row in f32, bf16 or f16. */
+/* dst[i] = row[i], of a row in f32, bf16 or f16. */
 static inline void vec_copy_in(float *dst, const void *row, DType dtype, int64_t count)
 {
     if (dtype == DT_F32) {
@@ -273,7 +272,7 @@ static inline float *vec_result_row(void *row, DType dtype, float *scratch)
     return dtype == DT_F32 ? row : scratch;
 }
 
-/* row = src; nothing to do where src is the row. */
+/* row = src; does nothing if src is the row. */
 static inline void vec_store_row(void *row, DType dtype, const float *src, int64_t count)
 {
     if (row == (const void *)src) return;
@@ -304,15 +303,15 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
         VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_BF16, row, i, n) + vec8_some(DT_F32, src, i, n));
 }
 
-/* The range of vec_exp_within. Loads, not constants: only with the former compilers make one instruction, max or min, of a comparison. */
+/* The range of vec_exp_within. They are loaded, not constants: only then do compilers make one instruction, max or min, of a comparison. */
 extern const float vec_exp_least, vec_exp_most;
 
-/* e^x within 1 ulp: x = n ln2 + r, |r| <= ln2/2, e^r by a polynomial fitted to 7e-9, times 2^n. Below 2^-126.5 0, from 2^127.5 on inf,
- * NaN stays NaN. No branches: loops over its steps vectorise. */
+/* e^x within 1 ulp: x = n ln2 + r, |r| <= ln2/2; e^r by a polynomial fitted to 7e-9, times 2^n. Results below 2^-126.5 become 0, from
+ * 2^127.5 on inf; NaN stays NaN. No branches: loops over its steps vectorise. */
 static const float vec_exp_fit[] = {0.00138105662f, 0.0083680721f, 0.0416682065f, 0.166665226f, 0.49999994f, 1.0f, 1.0f};
 enum { VEC_EXP_DEGREE = 6 };
 
-/* 1.5 * 2^23, and the bias: adding it rounds to a whole number, held in the low bits. */
+/* 1.5 * 2^23, and the exponent's bias: adding it rounds to a whole number, which is then in the low bits. */
 #define VEC_EXP_MAGIC (12582912.0f + 127)
 
 static inline float vec_exp_clamped(float x)
@@ -361,9 +360,9 @@ static inline float vec_expf(float x)
     return vec_exp_within(vec_exp_clamped(x));
 }
 
-/* x[i] = e^x[i]; count is a constant. All take a step before the next one: a number's steps wait for each other, and one after the other
- * they would fill the processor's queues before it comes to those of the next numbers. With six registers a step is done before the next.
- */
+/* x[i] = e^x[i]; count is a constant. Each step is done for all elements before the next step. The steps of one element depend on each
+ * other: done element by element, they would fill the processor's queues before it reaches the next elements. With six registers a step is
+ * finished when the next begins. */
 VEC_ROW void vec_exp_block(float *x, const int count)
 {
     float shifted[VEC_BLOCK], r[VEC_BLOCK], p[VEC_BLOCK];
@@ -384,7 +383,7 @@ VEC_ROW void vec_exp_block(float *x, const int count)
     for (int i = 0; i < count; i++) x[i] = vec_exp_scaled(p[i], shifted[i]);
 }
 
-/* The same of `count`, VEC_BLOCK at most; wide: with AVX-512. */
+/* The same for `count` elements, at most VEC_BLOCK; wide: compiled for AVX-512. */
 VEC_ROW void vec_exps(float *x, int64_t count, bool wide)
 {
     if (wide && count == VEC_BLOCK) {
@@ -481,8 +480,8 @@ VEC_ROW float vec_row_squares(DType dtype, const void *x, int64_t count)
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
 }
 
-/* sum of x w y: what norms need going backward. x may be of another dtype than y; w is f32. What is fused is said, since kernels for
- * AVX-512 alone do the same. */
+/* Sum of x w y, which norms need in the backward pass. x may be of another dtype than y; w is f32. Fused multiply-adds are explicit, since
+ * kernels for AVX-512 only do the same. */
 VEC_ROW float vec_row_dot3(DType dtype, const void *y, DType x_dtype, const void *x, const float *w, int64_t count)
 {
     Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};
@@ -510,7 +509,7 @@ static inline Vec8 vec8_max(Vec8 a, Vec8 b)
     return (Vec8)((greater & (Int8)b) | (~greater & (Int8)a));
 }
 
-/* The largest; -inf for none. NaN is left out: sums after it bring it back. */
+/* The largest element; -inf if there are none. NaN is skipped: sums computed later become NaN again. */
 static inline float vec_max(const float *x, int64_t count)
 {
     Vec8    m0 = vec8_all(-INFINITY), m1 = m0, m2 = m0, m3 = m0;
@@ -529,8 +528,8 @@ static inline float vec_max(const float *x, int64_t count)
     return most;
 }
 
-/* y[i] = e^(x[i] - shift); returns the sum of the first `count`. x may be y. `room`, at least count: elements that are there, of which
- * those after count may become anything, so that whole vectors are computed. */
+/* y[i] = e^(x[i] - shift); returns the sum of the first `count`. x may be y. room: elements of x and y, at least `count`. Elements after
+ * `count` may become anything, so that whole vectors are computed. */
 static inline float vec_exp_sum_within(float *y, const float *x, float shift, int64_t count, int64_t room)
 {
     int64_t whole = (count + 15) & ~(int64_t)15;

@@ -1,6 +1,6 @@
-/* Tiles of 64 rows in shared memory as Hopper's warpgroup products read them: pieces of 64 columns, 8 KiB each, rows of
- * 128 bytes whose 16-byte chunks are permuted by row (the hardware's 128-byte swizzle). A warpgroup of 128 threads
- * makes 64 rows of a result; its registers hold them as mma.sync's would. Compute capability 9.0 alone. */
+/* Tiles of 64 rows in shared memory as Hopper's warpgroup products read them. Pieces of 64 columns have 8 KiB each: rows of 128 bytes whose
+ * 16-byte chunks are permuted by row (the hardware's 128-byte swizzle). A warpgroup of 128 threads computes 64 rows of a result, which its
+ * registers hold as mma.sync's would. Compute capability 9.0 only. */
 #pragma once
 
 #include "ops/mma.cuh"
@@ -12,7 +12,7 @@
 #endif
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define WAIT_FOR_PHASE "try_wait" /* sleeps for a while */
+#define WAIT_FOR_PHASE "try_wait" /* suspends the thread for a while */
 #else
 #define WAIT_FOR_PHASE "test_wait"
 #endif
@@ -22,21 +22,21 @@ template <int D> struct SwizzledTile {
     enum { BYTES = D / 64 * PIECE_BYTES };
 };
 
-/* 128-byte swizzle, strides in bytes: lead from one piece of 64 columns to the next (only operands with rows along k
- * use it), 1024 from eight rows to the next eight. */
+/* A descriptor with the 128-byte swizzle. Strides are in bytes: lead from one piece of 64 columns to the next (used only by operands with
+ * rows along k), 1024 from eight rows to the next eight. */
 static __device__ __forceinline__ uint64_t tile_descriptor(const char *p, uint32_t lead)
 {
     uint64_t address = shared_address(p);
     return (address & 0x3FFFF) >> 4 | (uint64_t)(lead >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* Columns [16k, 16k + 16) of all rows: an operand whose product sums over columns. */
+/* Descriptor of columns [16k, 16k + 16) of all rows: an operand of a product that sums over columns. */
 static __device__ __forceinline__ uint64_t columns_of(const char *tile, int k)
 {
     return tile_descriptor(tile + k / 4 * PIECE_BYTES + k % 4 * 32, 16);
 }
 
-/* Rows [16k, 16k + 16) of all columns: an operand whose product sums over rows. */
+/* Descriptor of rows [16k, 16k + 16) of all columns: an operand of a product that sums over rows. */
 static __device__ __forceinline__ uint64_t rows_of(const char *tile, int k)
 {
     return tile_descriptor(tile + k * 2048, PIECE_BYTES);
@@ -50,7 +50,7 @@ static __device__ __forceinline__ void wgmma_commit()
 {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/* Until at most N groups of products are under way. */
+/* Waits until at most N groups of products are in flight. */
 template <int N> static __device__ __forceinline__ void wgmma_wait()
 {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
@@ -60,7 +60,7 @@ static __device__ __forceinline__ void wgmma_end()
     asm volatile("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 
-/* Holds the compiler's other uses of an accumulator apart from the products that run meanwhile. */
+/* Keeps the compiler from moving other uses of an accumulator into the time in which products write it. */
 template <int N> static __device__ __forceinline__ void hold(float (&c)[N][4])
 {
 #pragma unroll
@@ -69,13 +69,13 @@ template <int N> static __device__ __forceinline__ void hold(float (&c)[N][4])
         for (int e = 0; e < 4; e++) asm volatile("" : "+f"(c[n][e])::"memory");
 }
 
-/* What this thread's copies wrote is seen by products after the next barrier. */
+/* Makes what this thread's copies wrote visible to products after the next barrier. */
 static __device__ __forceinline__ void publish_tiles()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Barriers in shared memory: a phase is over when `count` arrivals have come. Phases are told apart by their parity, the first being 0. */
+/* Barriers in shared memory: a phase is over after `count` arrivals. Phases are told apart by their parity; the first has parity 0. */
 static __device__ __forceinline__ void phases_init(uint64_t *barrier, int count)
 {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void phase_arrive(uint64_t *barrier)
 {
     asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-/* Until the phase of this parity is over; that of parity 1 before the first is. */
+/* Waits until the phase of this parity is over. Before the first phase, parity 1 counts as over. */
 static __device__ __forceinline__ void phase_wait(uint64_t *barrier, int parity)
 {
     asm volatile("{\n\t.reg .pred over;\n\t"
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void phase_wait(uint64_t *barrier, int parity)
                  : "memory");
 }
 
-/* Which of a ring of STAGES buffers, and how often the ring was gone round. */
+/* The current one of a ring of STAGES buffers, and how often the ring was passed, modulo 2. */
 template <int STAGES> struct Ring {
     int stage = 0, round = 0;
 
@@ -106,15 +106,15 @@ template <int STAGES> struct Ring {
     }
 };
 
-/* Copies tiles of one head by a block of THREADS, each of which has the same 16 bytes of some rows. PIECE: bytes from one piece of a tile
- * to the next. */
+/* Copies tiles of one head by a thread block of THREADS; a thread copies the same 16 bytes of some rows. PIECE: bytes from one piece of a
+ * tile to the next. */
 template <int D, int THREADS = MMA_THREADS, int PIECE = PIECE_BYTES> struct TileCopy {
     enum { CHUNKS = D / 8, ROWS = THREADS / CHUNKS };
     const bf16 *from;
     int64_t     stride;
     int         row, to;
 
-    /* thread: of those that copy */
+    /* thread: index among the threads that copy */
     __device__ __forceinline__ TileCopy(const Heads &h, int b, int head, int thread = threadIdx.x)
         : stride(h.token_stride), row(thread / CHUNKS)
     {
@@ -142,7 +142,7 @@ static __device__ __forceinline__ void load_swizzled(char *tile, const Heads &h,
     TileCopy<D, THREADS>(h, b, head).begin(tile, t, end);
 }
 
-/* c (64 x 64) = a times the transpose of b, both columns_of a tile; ADD: += */
+/* c (64 x 64) = a times the transpose of b, both from columns_of; ADD: += */
 template <int ADD> static __device__ __forceinline__ void wgmma_tiles(float (&c)[8][4], uint64_t a, uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -156,7 +156,7 @@ template <int ADD> static __device__ __forceinline__ void wgmma_tiles(float (&c)
                  : "l"(a), "l"(b), "n"(ADD));
 }
 
-/* c (64 x 64) = a (in registers) times the transpose of b, columns_of a tile; ADD: += */
+/* c (64 x 64) = a (in registers) times the transpose of b, which is from columns_of; ADD: += */
 template <int ADD> static __device__ __forceinline__ void wgmma_turned(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -170,7 +170,7 @@ template <int ADD> static __device__ __forceinline__ void wgmma_turned(float (&c
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
 
-/* All columns of a and b. */
+/* c (64 x 64) = a times the transpose of b, summed over all D columns of both tiles. */
 template <int D> static __device__ __forceinline__ void wgmma_all_tiles(float (&c)[8][4], const char *a, const char *b)
 {
     wgmma_tiles<0>(c, columns_of(a, 0), columns_of(b, 0));
@@ -185,8 +185,8 @@ template <int D> static __device__ __forceinline__ void wgmma_all_turned(float (
     for (int k = 1; k < D / 16; k++) wgmma_turned<1>(c, a[k], columns_of(b, k));
 }
 
-/* Rows of a matrix product's left operand, 16 a warp from t on: columns [16k, 16k + 16) of one head in a[k]. Rows at `end` and after
- * are zeros. */
+/* Loads rows of a product's left operand, 16 a warp from t on: columns [16k, 16k + 16) of one head into a[k]. Rows at `end` and after are
+ * zeros. */
 template <int D> static __device__ __forceinline__ void load_rows(uint32_t (&a)[D / 16][4], const Heads &h, int b, int t, int end, int head)
 {
     int lane = threadIdx.x & 31;
@@ -202,7 +202,7 @@ template <int D> static __device__ __forceinline__ void load_rows(uint32_t (&a)[
     }
 }
 
-/* c (64 x 64) += a (in registers) times b, rows_of a tile; ADD 0: = */
+/* c (64 x 64) += a (in registers) times b, which is from rows_of; ADD 0: = */
 template <int ADD = 1> static __device__ __forceinline__ void wgmma_straight(float (&c)[8][4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -237,7 +237,7 @@ template <int ADD> static __device__ __forceinline__ void wgmma_turned(float (&c
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
 
-/* c (64 x 128) += a (in registers) times b, rows_of a tile; ADD 0: = */
+/* c (64 x 128) += a (in registers) times b, which is from rows_of; ADD 0: = */
 template <int ADD = 1> static __device__ __forceinline__ void wgmma_straight(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
@@ -258,7 +258,7 @@ template <int ADD = 1> static __device__ __forceinline__ void wgmma_straight(flo
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
 }
 
-/* c (64 x 256) += a (in registers) times b, rows_of a tile. */
+/* c (64 x 256) += a (in registers) times b, which is from rows_of. */
 static __device__ __forceinline__ void wgmma_straight(float (&c)[32][4], const uint32_t (&a)[4], uint64_t b)
 {
     wgmma_straight(reinterpret_cast<float(&)[16][4]>(c[0]), a, b);

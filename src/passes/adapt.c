@@ -1,7 +1,7 @@
-/* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA
- * (Kalajdzievski 2023) alpha / sqrt(r). With DoRA (Liu et al. 2024) the rows of W + s B A get trained lengths. The base is frozen: the
- * passes after this one see parameters that aren't trained, and nothing else. Where rows choose among several adapters, the A of all are
- * one matrix, and op lora_rows adds each row's own. */
+/* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA (Kalajdzievski 2023)
+ * alpha / sqrt(r). With DoRA (Liu et al. 2024) the rows of W + s B A get trained lengths. The base is frozen: all that later passes see of
+ * this is that its parameters aren't trained. Where rows choose among several adapters, the A matrices of all are stacked into one, and op
+ * lora_rows adds each row's own adapter. */
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "ops/ops.h"
@@ -70,7 +70,7 @@ const Node *lora_other_reader(const Graph *graph, const Param *param)
     return first;
 }
 
-/* A parameter beside the weight, of the adapter's tensor of this name (PEFT_TENSOR, ...): one for all that read the weight. */
+/* A parameter beside the weight, stored as `tensor` (PEFT_TENSOR, ...). All nodes that read the weight share it. */
 static Value *add_param(Graph *graph, const Param *base, const char *suffix, const char *tensor, TensorType type, InitKind init)
 {
     const char *name = arena_printf(graph->arena, "%s.%s", base->name, suffix);
@@ -89,7 +89,7 @@ static Value *add_param(Graph *graph, const Param *base, const char *suffix, con
     return graph_add_param(graph, param);
 }
 
-/* Half of the weight's adapter. */
+/* A or B of the weight's adapter, as `half` says. */
 static Value *add_adapter(Graph *graph, const Param *base, const char *half, int64_t rows, int64_t cols, InitKind init)
 {
     const char *tensor = arena_printf(graph->arena, PEFT_TENSOR, base->module, half);
@@ -98,7 +98,7 @@ static Value *add_adapter(Graph *graph, const Param *base, const char *half, int
     return value;
 }
 
-/* site: whose name chooses what is dropped. */
+/* site: the name that chooses which elements are dropped. */
 static Status drop(Graph *graph, const char *name, const char *site, double p, Value *x, Value **out)
 {
     DropoutAttrs attrs = {.p = p, .site = (int64_t)philox_name_key(site)};
@@ -117,14 +117,14 @@ static Status add_pair(Graph *graph, const char *name, Value *y, Value *x, Value
 
 /* ---- DoRA ---- */
 
-/* The lengths of the weight's rows, in f32: a step changes them by less than bf16 shows. */
+/* DoRA's lengths of the weight's rows, in f32: a step changes them by less than bf16 resolves. */
 static Value *add_magnitude(Graph *graph, const Param *base)
 {
     const char *tensor = arena_printf(graph->arena, PEFT_MAGNITUDE, base->module);
     return add_param(graph, base, "lora_magnitude", tensor, type_make(DT_F32, 1, base->type.dim[0]), INIT_NORMS);
 }
 
-/* The base's part that no adapter changes, as PEFT has it: where x is dropped to `dropped`, W (x - dropped) + bias. */
+/* The base's part that no adapter changes, as in PEFT: W (x - dropped) + bias, where `dropped` is x after dropout. */
 static Status add_rest(Graph *graph, const Node *linear, Value *dropped, Value **out)
 {
     const char *name = linear->out[0]->name;
@@ -133,7 +133,7 @@ static Status add_rest(Graph *graph, const Node *linear, Value *dropped, Value *
     return pass_add(graph, &op_linear, linear->attrs, arena_printf(graph->arena, "%s.dora_rest", name), rest_in, 3, out);
 }
 
-/* In place of the linear layer y = x W^T + bias: *out = (x W^T + scale x A^T B^T) m / |W + scale B A| + bias, with norms of rows. */
+/* Replaces the linear layer y = x W^T + bias: *out = (x W^T + scale x A^T B^T) m / |W + scale B A| + bias; |.| is the norm of each row. */
 static Status wrap_dora(Graph *graph, Node *linear, Value *x, Value *a, Value *b, double scale, Value **out)
 {
     const char *name = linear->out[0]->name;
@@ -152,7 +152,7 @@ static Status wrap_dora(Graph *graph, Node *linear, Value *x, Value *a, Value *b
     return rest ? pass_add(graph, &op_add, NULL, arena_printf(graph->arena, "%s.dora_sum", name), sum_in, 2, out) : OK;
 }
 
-/* Readers of y behind the linear layer read `wrapped`, which still reads the plain result, y. */
+/* Readers of y after the linear layer read `wrapped` instead; `wrapped` itself still reads y, the plain result. */
 static void put_behind(Graph *graph, Node *after, Value *y, Value *wrapped)
 {
     graph_replace_uses(graph, y, wrapped, after);
@@ -181,7 +181,7 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     Node  *after = linear->next;
     if (is_normal) a->param->init_std = 1.0f / (float)module->r;
     work_behind(graph, linear);
-    const char *site = graph->num_params > before ? base->name : y->name; /* those who read the weight drop on their own */
+    const char *site = graph->num_params > before ? base->name : y->name; /* further readers of a weight drop elements of their own */
     if (training && lora->dropout > 0) TRY(drop(graph, y->name, site, lora->dropout, x, &x));
     double scale = lora_scale(lora, module->r, module->alpha);
     if (lora->use_dora) {
@@ -197,9 +197,9 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
 
 /* ---- adapters that rows choose among ---- */
 
-enum { RANK_MULTIPLE = 8 }; /* kernels read pairs of bf16, or more */
+enum { RANK_MULTIPLE = 8 }; /* kernels read at least pairs of bf16 */
 
-/* Room for each adapter's rank: the same in all layers, so that those of one input become one op (fuse). */
+/* The rank that all adapters are padded to: the same in all layers, so that adapters of one input become one op (fuse). */
 static int64_t rank_room(const CompileOptions *options)
 {
     int64_t most = 0;
@@ -212,7 +212,7 @@ static int64_t rank_room(const CompileOptions *options)
     return (most + RANK_MULTIPLE - 1) / RANK_MULTIPLE * RANK_MULTIPLE;
 }
 
-/* Of each adapter, 0 where it doesn't adapt the weight. False: none does. */
+/* Finds each adapter's rank and scale for the weight; rank 0: the adapter leaves the weight alone. False: all adapters do. */
 static bool find_ranks(const PassContext *context, const Param *param, LoraRowsAttrs *attrs)
 {
     const CompileOptions *options = context->options;
@@ -230,7 +230,8 @@ static bool find_ranks(const PassContext *context, const Param *param, LoraRowsA
     return is_adapted;
 }
 
-/* Which adapter each row has. A layer whose rows aren't the program's, as those sorted by expert, has rows of other sequences. */
+/* *out: the adapter of each row. Refuses layers whose rows aren't the program's rows: rows sorted by expert, for example, belong to several
+ * sequences. */
 static Status row_adapters(const PassContext *context, Graph *graph, const Node *linear, Value **out)
 {
     const ProgramSpec *spec = &context->program->spec;
@@ -271,7 +272,7 @@ bool adapt_wraps(const PassContext *context, const Param *param)
     return lora->enabled && lora_has_target(lora, param, NULL);
 }
 
-/* Rows of programs without a cache have no adapter. */
+/* Programs without a cache get no adapters. */
 static Status adapt_rows(const PassContext *context, Graph *graph)
 {
     FAIL_IF(context->options->lora.enabled, ERR_INTERNAL, "adapters that rows choose stand beside one that all have");
@@ -291,7 +292,7 @@ static int compare_modules(const void *a, const void *b)
     return strcmp((*(const Param *const *)a)->module, (*(const Param *const *)b)->module);
 }
 
-/* Files of adapters know a weight by its module alone. */
+/* Files of adapters name a weight by its module alone, so no two targets may share a module. */
 static Status check_modules(const PassContext *context, const Graph *graph, const LoraOptions *lora)
 {
     const Param **targets = arena_array(context->arena, const Param *, graph->num_params + 1);
@@ -330,7 +331,8 @@ static Status unmatched(const Graph *graph, const char *target)
     return status;
 }
 
-/* Where nothing is trained, rows of tokens are put into the matrix as they are loaded (weights_load_adapter). */
+/* Whether some program has gradients. Without any, trained rows of tokens are written into the matrix when loaded
+ * (weights_load_adapter). */
 static bool trains(const CompileOptions *options)
 {
     bool has_grads = false;

@@ -1,5 +1,5 @@
-/* Trained rows of tokens: a parameter of as many rows as ids, which begins as the rows of the base, and op replace_rows, which puts them
- * into a copy of the matrix. */
+/* Trained rows of tokens: a parameter with a row for each id, which starts with the base's rows, and op replace_rows, which puts them into
+ * a copy of the matrix. */
 #include "passes/adapt_tokens.h"
 
 #include "ops/ops.h"
@@ -21,7 +21,8 @@ bool tokens_is_vocabulary(const Graph *graph, const Param *param)
     return fits;
 }
 
-/* The embedding alone is meant where no module is named. */
+/* Whether the list is for this parameter. A list without a module is for the embedding, also if the head shares its matrix, but not for a
+ * head that has its own. */
 static bool is_meant(const LoraTokens *list, const Param *param, const char *path)
 {
     if (!path) return false;
@@ -54,7 +55,7 @@ static Value *add_rows(Graph *graph, const Param *base, const LoraTokens *list, 
     return graph_add_param(graph, param);
 }
 
-/* Of a tied model's embedding where its head is trained whole: PEFT can't read such an adapter. */
+/* Refuses rows of a tied model's embedding whose head is trained whole: PEFT can't read such an adapter. */
 static Status check_head(const Graph *graph, const Param *param, const char *path)
 {
     for (int i = 0; i < graph->num_params && !param->is_head; i++) {
@@ -80,7 +81,7 @@ static Status check_ids(const LoraTokens *list, const Param *param, const char *
     return OK;
 }
 
-/* The embedding whose second use a list names as the head; NULL: none. */
+/* The tied embedding that the list names by the path of its head; NULL: none. */
 static const Param *tied_param(const Graph *graph, const LoraTokens *list)
 {
     LoraOptions one = {.num_whole = 1, .whole = &list->module};
@@ -94,7 +95,7 @@ static bool same_ids(const LoraTokens *a, const LoraTokens *b)
     return a->num == b->num && memcmp(a->ids, b->ids, (size_t)a->num * sizeof *a->ids) == 0;
 }
 
-/* As in PEFT, a tied head's list says nothing new beside the same ids of the embedding. */
+/* Accepts a list for a tied head, which adds nothing, if the embedding has a list of the same ids, as PEFT does. */
 static Status check_tied(const Graph *graph, const LoraOptions *lora, const LoraTokens *list)
 {
     const char  *name = list->module ? list->module : "", *path;
@@ -119,7 +120,7 @@ static Status replace(Graph *graph, const LoraOptions *lora, const LoraTokens *l
     Node      *first = graph->first;
     TensorType type = type_make(DT_I64, 1, (int64_t)list->num);
     while (first && !((first->op == &op_embedding || first->op == &op_linear) && first->in[1] == whole)) first = first->next;
-    if (!first) return OK; /* this program doesn't read it */
+    if (!first) return OK; /* this program doesn't read the parameter */
     Value *ids = graph_add_value(graph, VALUE_CONST, arena_printf(graph->arena, "%s.ids", param->name), &type);
     ids->const_data = list->ids;
     Value *in[] = {whole, ids, add_rows(graph, param, list, path)};

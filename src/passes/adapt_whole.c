@@ -1,4 +1,4 @@
-/* Whole weights beside adapters. A marked weight is trained and saved as those of adapters are, but begins as the base has it. */
+/* Whole weights beside adapters. A marked weight is trained and saved as adapters are, but starts with the base's values. */
 #include "passes/adapt_whole.h"
 
 #include "ops/ops.h"
@@ -40,7 +40,7 @@ static bool is_linear_layer(const Param *param)
     return param->is_linear && !param->is_head;
 }
 
-/* The head of an embedding that was both: the same weights, which go their own way from here. */
+/* Gives the head of a tied embedding its own parameter. Both start with the same weights and are trained apart. */
 static void divide(Graph *graph, Value *embedding)
 {
     Param *param = embedding->param, *head = arena_new(graph->arena, Param);
@@ -56,7 +56,7 @@ static void divide(Graph *graph, Value *embedding)
         if (node->op == &op_linear && node->in[1] == embedding) node_set_input(node, 1, value);
 }
 
-/* Whether a module of the weight is named: that of its own tensor, or the head's where it is both. */
+/* Whether a module of the weight is named: the module of its own tensor or, if it is tied, of the head. */
 static bool is_named(Graph *graph, const LoraOptions *lora, const Param *param, char *matched)
 {
     if (param->ns) return false;
@@ -101,12 +101,12 @@ Status whole_mark(Graph *graph, const LoraOptions *lora)
 {
     char *matched = arena_alloc(graph->arena, (size_t)lora->num_whole + 1);
     memset(matched, 0, (size_t)lora->num_whole + 1);
-    for (int i = 0; i < graph->num_params; i++) { /* a head that is divided off comes to the end of the list */
+    for (int i = 0; i < graph->num_params; i++) { /* divide() appends heads to the list */
         Param *param = graph->params[i];
         if (!is_named(graph, lora, param, matched)) continue;
         if (param->untied && !lora->tie_whole) {
             divide(graph, graph_find(graph, param->name));
-            if (!whole_has(lora, whole_path(graph->arena, param), NULL)) continue; /* the head alone */
+            if (!whole_has(lora, whole_path(graph->arena, param), NULL)) continue; /* only the head is named */
         }
         TRY(mark(param, param_saved(param)->names[0]));
     }

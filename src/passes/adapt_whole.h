@@ -3,17 +3,18 @@
 
 #include "passes/compile.h"
 
-/* The module that a weight is of: the path that its tensor has in a model folder, without the last part. NULL: it is several tensors
- * there, or a part of one. It lives in the arena. */
+/* The path of the weight's module: its tensor's name in a model folder, without the last part. NULL: the weight is several tensors there,
+ * or a part of one. Allocated in the arena. */
 const char *whole_path(Arena *arena, const Param *param);
 
-/* The module that the head would be if it weren't the embedding's matrix; NULL: the weight isn't both. It lives in the arena. */
+/* The path that the head's module would have if the head weren't the embedding's matrix. NULL: the weight isn't both head and embedding. In
+ * the arena. */
 const char *whole_head_path(Arena *arena, const Param *param);
 
-/* Whether a module is one that `whole` names: as in PEFT, if its path ends with one of the names. matched: of each name, set where it fits;
- * may be NULL. */
+/* Whether lora->whole names a module: as in PEFT, its path ends with one of the names. matched[i] is set to 1 if name i fits; may be
+ * NULL. */
 bool whole_has(const LoraOptions *lora, const char *path, char *matched);
 
-/* Marks the weights of lora->whole. An embedding that is the head too is divided in two before, unless lora->tie_whole. ERR_INVALID names
- * what is no module of the model, or one that isn't trained so. */
+/* Marks the weights that lora->whole names. A tied embedding is first divided in two, unless lora->tie_whole. ERR_INVALID: a name fits no
+ * module of the model; ERR_UNSUPPORTED: it fits a linear layer. */
 NODISCARD Status whole_mark(Graph *graph, const LoraOptions *lora);

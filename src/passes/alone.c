@@ -14,7 +14,7 @@
 typedef enum OptionKind {
     KIND_PROGRAM,
     KIND_INT,
-    KIND_SMALL, /* an int */
+    KIND_SMALL, /* a field of type int; KIND_INT: int64_t */
     KIND_FLOAT,
     KIND_BOOL,
     KIND_DTYPE,
@@ -27,7 +27,7 @@ typedef enum OptionKind {
     KIND_FORMAT
 } OptionKind;
 
-/* What passes read of CompileOptions; its one program says what the graph is of. */
+/* The fields of CompileOptions that a text can set. programs[0] says which program the graph belongs to. */
 static const struct {
     const char *name;
     OptionKind  kind;
@@ -84,7 +84,7 @@ static const struct {
 };
 enum { NUM_OPTIONS = sizeof table / sizeof table[0], MAX_WHOLE = 1 << 20 };
 
-/* The words between commas. */
+/* Splits a text into the words between commas. Returns their number. */
 static size_t split_list(Arena *arena, const char *text, const char ***out)
 {
     size_t count = 1;
@@ -195,7 +195,7 @@ static Status read_option(Arena *arena, OptionKind kind, const char *text, void 
     return OK;
 }
 
-/* gpu: the known GPU that is planned for. */
+/* *out_gpu: the known GPU to plan for. */
 static Status set_option(Arena *arena, const char *name, const char *value, CompileOptions *options, const char **out_gpu)
 {
     const char *names[NUM_OPTIONS + 1];
@@ -265,7 +265,8 @@ static void print_launches(const Program *program, StrBuf *out)
 
 /* ---- running ---- */
 
-/* What the optimizer updates, what weights arrive in, and what is placed behind it, follows from where the values of the graph lie. */
+/* Runs one pass. The passes that make the optimizer's or the load program, and the passes that place, need the layout of the graph's
+ * values: it is added before the first of them. */
 static Status run_one(PassContext *context, int index, bool *laid_out)
 {
     Program *program = context->program;
@@ -281,7 +282,7 @@ static Status run_one(PassContext *context, int index, bool *laid_out)
     }
     FAIL_IF(!(pass_scopes(index) & entry_scopes(program->spec.entry)), ERR_INVALID,
             "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_spec_name(&program->spec));
-    if (!pass_after_layout(index)) program->placement = NULL; /* of another graph */
+    if (!pass_after_layout(index)) program->placement = NULL; /* the placement is that of the graph before this pass */
     program->num_launches = program->num_once = 0;
     return pass_run(context, index);
 }

@@ -1,14 +1,14 @@
-/* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes;
- * what the forward pass must save follows from what they read. A parameter's gradient is produced straight into its lasting
- * memory, and added to there by a parameter's second use or a later micro-step. */
+/* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes; what the
+ * forward pass must save follows from what they read. A parameter's gradient is produced straight into its lasting memory; a second use of
+ * the parameter or a later micro-step adds to it there. */
 #include "ir/grad.h"
 #include "ops/ops.h"
 #include "passes/scalars.h"
 
 #include <string.h>
 
-/* Forward order: wanted is what a trained parameter flows into, codes too: check_inputs refuses those. Whole numbers, as the places of the
- * largest, don't move with it: they are constants. */
+/* Marks, in forward order, values that depend on a trained parameter. Codes are marked too: check_inputs refuses them. Whole numbers, such
+ * as the indices of the largest elements, have no gradient: they are constants. */
 static void find_wanted(GradBuilder *grad)
 {
     for (int i = 0; i < grad->num_forward; i++) {
@@ -27,7 +27,7 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
-/* Every output that the loss reads has a gradient, or the rule would drop a path from the loss to a weight. */
+/* Refuses an output that the loss reads and the op has no gradient for: the rule would drop a path from the loss to a weight. */
 static Status check_outputs(GradBuilder *grad, const Node *node)
 {
     const char *source = node->source ? node->source : "graph";
@@ -37,7 +37,7 @@ static Status check_outputs(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-/* Nothing that depends on a trained weight is where the rule expects a constant. */
+/* Refuses an input that depends on a trained weight where the rule expects a constant. */
 static Status check_inputs(GradBuilder *grad, const Node *node)
 {
     const char *source = node->source ? node->source : "graph";
@@ -53,9 +53,9 @@ static Status check_inputs(GradBuilder *grad, const Node *node)
 
 /* ---- weights that are read as activations ---- */
 
-/* Rules add up the gradients of activations, and make those of weights (OpDef.params) in lasting memory. So where a weight is read as an
- * activation, or a second time by one node, rules see a view of it, an activation whose gradient is then added to the weight's. A weight
- * has one view, right before the first node that reads it so; it goes once its gradient is made. */
+/* Rules add up gradients of activations, and write gradients of weights (inputs in OpDef.params) to lasting memory. So where a weight is
+ * read as an activation, or a second time by one node, the node reads a view of it instead: an activation whose gradient is then added to
+ * the weight's. A weight has one view, right before its first such reader; the view is removed once its gradient is made. */
 
 static bool is_trained_weight(const Value *value)
 {
@@ -78,7 +78,8 @@ static Status add_view(Graph *graph, Value *weight, Node *reader, Node **out)
     return OK;
 }
 
-/* views: by the weight's value id; NULL: it has none. */
+/* Makes nodes that read a trained weight as an activation read a view of it instead. views: by the weight's value id; NULL: the weight has
+ * no view. */
 static Status add_views(Graph *graph, Node **views)
 {
     for (Node *node = graph->first; node; node = node->next)
@@ -96,7 +97,8 @@ static bool is_view_of_weight(Node *const *views, const Node *node)
     return node->op == &op_reshape && is_trained_weight(node->in[0]) && views[node->in[0]->id] == node;
 }
 
-/* *made in the dtype that the weight's gradient is summed in. Where it was rounded from that dtype, it is what was there before. */
+/* *made becomes the gradient in the dtype in which the weight's gradient is summed: the input of the cast that rounded *made, if there is
+ * such a cast, else a cast of *made. */
 static Status unrounded(GradBuilder *grad, const Value *weight, Value **made)
 {
     CastAttrs   attrs = {.dtype = grad_dw_dtype(grad, weight, (*made)->type.dtype)};
@@ -127,7 +129,8 @@ static void remove_view(Graph *graph, Node *view)
     graph_remove_node(graph, view);
 }
 
-/* A rule makes all its weights' gradients in the dtype of a stored one's. That of a computed weight is rounded to the value's own. */
+/* A rule makes the gradients of all its weights in the dtype of stored weights' gradients. The gradient of a computed weight is then cast
+ * to that weight's own dtype. */
 static Status round_computed(GradBuilder *grad, const Node *node)
 {
     for (int i = 0; i < node->num_in; i++) {
@@ -155,7 +158,7 @@ static Status node_backward(GradBuilder *grad, const Node *node, const Value *lo
     return round_computed(grad, node);
 }
 
-/* From the last node of the forward pass to the first. */
+/* Applies rules from the last node of the forward pass to the first. */
 static Status apply_rules(GradBuilder *grad, const Value *loss, Node *const *views)
 {
     Graph *graph = grad->graph;
@@ -183,7 +186,7 @@ static Status check_loss(const Value *loss)
     return OK;
 }
 
-/* A number known now; its memory outlives the graph. */
+/* A constant; `number` must outlive the graph. */
 static Value *add_number(Graph *graph, const char *name, const TensorType *type, const float *number)
 {
     Value *value = graph_add_value(graph, VALUE_CONST, name, type);
@@ -192,7 +195,7 @@ static Value *add_number(Graph *graph, const char *name, const TensorType *type,
     return value;
 }
 
-/* The input that output `value` of a node is added to where it is connected; -1: there is none. */
+/* Index of the optional input to which the producer adds its output `value`; -1: the op has none. */
 static int accumulator_of(const Value *value)
 {
     const OpDef *op = value->producer->op;
@@ -201,8 +204,8 @@ static int accumulator_of(const Value *value)
     return -1;
 }
 
-/* An output (the loss, a scalar) of all micro-steps adds up in one place: in the node that makes it where that can be, else in one behind
- * it. */
+/* An output (the loss, a scalar) is summed over all micro-steps in one state: by the node that makes the output if that node can add, else
+ * by a node after it. */
 static Status settle_sum(GradBuilder *grad, const char *output, const char *state)
 {
     static const float zero = 0;
@@ -240,7 +243,7 @@ static int free_accumulator(const Value *value)
     return slot >= 0 && !node->in[slot] ? slot : -1;
 }
 
-/* Whether nobody but `reader` reads the value or a view of it from `node` on. */
+/* Whether only `reader` reads the value, or a view of it, from `node` on. */
 static bool unread_from(const Value *value, const Node *node, const Node *reader)
 {
     for (const Use *use = value->first_use; use; use = use->next) {
@@ -254,8 +257,8 @@ static bool unread_from(const Value *value, const Node *node, const Node *reader
     return true;
 }
 
-/* Defined before `node`, and nobody but `reader` reads its memory from `node` on. What stood there before was read before: a
- * version that another took over has no later reader. */
+/* Whether the value is made before `node`, and only `reader` reads its memory from `node` on. Older versions in that memory need no check:
+ * a version that another took over has no later reader. */
 static bool dies_at(const Value *value, const Root *roots, const Node *node, const Node *reader)
 {
     const Value *root = roots[value->id].value;

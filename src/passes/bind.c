@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The longest sequence of the programs that generate from a cache, or of the others; 0: there are none. */
+/* The longest sequence of the programs with a cache, or of those without; 0: there are none. */
 static int64_t longest_sequence(const CompileOptions *options, bool with_cache)
 {
     int64_t longest = 0;
@@ -17,7 +17,7 @@ static int64_t longest_sequence(const CompileOptions *options, bool with_cache)
     return longest;
 }
 
-/* Where nothing is trained, nothing is dropped. */
+/* A program without gradients has no dropout. */
 static void remove_dropout(Graph *graph)
 {
     for (Node *node = graph->first, *next; node; node = next) {
@@ -28,11 +28,11 @@ static void remove_dropout(Graph *graph)
     }
 }
 
-/* How many rows there are where the op looks an index up; 0: it doesn't. */
+/* Rows of the table in which the op looks up an index; 0: it looks up none. */
 static int64_t table_of(const Node *node)
 {
     if (node->op == &op_embedding || node->op == &op_lm_head_loss) return node->in[1]->type.dim[0];
-    if (node->op == &op_lm_head_loss_bwd) return node->in[2]->type.dim[0]; /* fusing may leave this one alone */
+    if (node->op == &op_lm_head_loss_bwd) return node->in[2]->type.dim[0]; /* after fusing only this node may be left */
     return node->op == &op_cross_entropy || node->op == &op_pick ? type_cols(&node->in[0]->type) : 0;
 }
 
@@ -49,13 +49,13 @@ int64_t compile_index_bound(const Plan *plan, const char *input)
     return least;
 }
 
-/* An index is looked up, and nothing else: then the caller's numbers can be checked. */
+/* Checks that whole numbers are only looked up, so that the caller's values can be checked against the table's rows. */
 static Status check_index(const PassContext *context, const OwnInput *own, const Node *node)
 {
     int64_t     rows = node ? table_of(node) : 0;
     const char *file = ir_module_declaring(context->module, own->name)->file;
     bool        ignores = own->pad == IGNORE_INDEX && rows && node->op != &op_embedding;
-    if (node && node->op == &op_label_mask) return OK; /* of any numbers */
+    if (node && node->op == &op_label_mask) return OK; /* op label_mask takes any numbers */
     FAIL_IF(!rows, ERR_UNSUPPORTED, "%s: %s reads the input %s; whole numbers go to embedding, cross_entropy, pick and label_mask alone",
             file, node ? node->op->name : "an output", own->name);
     FAIL_IF(!ignores && (own->pad < 0 || own->pad >= rows), ERR_INVALID, "%s: inputs: %s is padded with %d; %s expects 0 to %lld%s", file,
@@ -76,12 +76,13 @@ static Status check_own_inputs(const PassContext *context, const Graph *graph)
     return OK;
 }
 
-/* The module for these shapes, with the program's output alone. */
+/* Binds the module for these shapes and the program's output. */
 static Status bind_shapes(PassContext *context, int64_t batch, int64_t seq, Graph **graph)
 {
     const CompileOptions *options = context->options;
     const Entry          *entry = context->program->spec.entry;
-    /* One rotary table serves all programs of the session. Samples that a run generates change nothing that it trains. */
+    /* max_len: one rotary table serves all programs of the session. reach: rows that are trained or evaluated decide it, even if generated
+     * samples are longer: generating must not change what the run trains. */
     int64_t     rows = longest_sequence(options, false), cache = longest_sequence(options, true);
     BindOptions bind = {
         .graph_name = context->program->name,

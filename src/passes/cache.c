@@ -1,5 +1,6 @@
-/* cache: for entries with a cache. Attention appends this run's keys and values to it and attends over all of it; an entry of one token
- * computes logits of that token of each row only (input `row`, a chunk's last true token). Behind them tokens are chosen (sampling.c). */
+/* cache: for entries with a KV cache. Attention appends this run's keys and values to the cache and attends over all of it. An entry of one
+ * token computes logits for only one token of each row (input `row`: the last true token of a chunk). Tokens are chosen from the logits in
+ * sampling.c. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -18,14 +19,16 @@ static Status use_cache(Graph *graph, Node *node, const CacheShape *shape)
 
 enum { MAX_OVER = 4 };
 
-/* Whether it is the same for all tokens: a weight or what is made of nothing, a number of each column or one. */
+/* Whether the value is the same for all tokens: a weight, a constant or the result of a node without inputs, with an element for each
+ * column or a single one. */
 static bool is_for_all(const Value *value)
 {
     bool lasts = value->producer ? !value->producer->num_in : value->kind == VALUE_PARAM || value->kind == VALUE_CONST;
     return lasts && type_numel(&value->type) == type_cols(&value->type);
 }
 
-/* What the logits may go through behind the head, element by element. */
+/* Whether the node may stand between the head's product and the logits: it works element by element, with other inputs the same for all
+ * tokens. */
 static bool is_over_head(const Node *node)
 {
     if (!node || !node->op->by_element || !type_equal(&node->out[0]->type, &node->in[0]->type)) return false;
@@ -34,7 +37,7 @@ static bool is_over_head(const Node *node)
     return true;
 }
 
-/* What makes the logits: the head's product, and what is over it, from the last one down. */
+/* The nodes that make the logits: the head's product, and element-wise nodes over it, the last one first. */
 typedef struct Head {
     Node *product, *over[MAX_OVER];
     int   num_over;
@@ -55,7 +58,8 @@ static Status find_head(const PassContext *context, Graph *graph, Head *out)
     return OK;
 }
 
-/* The logits again, of one token of each row, in fp32 where a token is chosen by them: as the product sums them. */
+/* Makes the logits anew. If the entry is of one token: for one token of each row. If a token is chosen from them: in fp32, as the product
+ * sums them. */
 static Status make_logits(const PassContext *context, Graph *graph, const Head *head)
 {
     Value       *logits = graph_output(graph, "logits"), *x = head->product->in[0], *value;
@@ -103,14 +107,14 @@ Status pass_cache(PassContext *context, Graph **graph)
     CacheShape shape = cache_shape(context, *graph);
     Head       head;
     graph_set_rows_alone(*graph);
-    context->plan->latent = (PlanLatent){0}; /* alike in all programs */
+    context->plan->latent = (PlanLatent){0}; /* each program counts the same layers */
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
         bool done = false;
         if (node->op->cached) TRY(cache_latent(context, *graph, node, &shape, &done));
         if (node->op->cached && !done) TRY(use_cache(*graph, node, &shape));
     }
-    if (context->plan->latent.layers) remove_dead_nodes(*graph); /* what makes keys and values whole */
+    if (context->plan->latent.layers) remove_dead_nodes(*graph); /* removes the nodes that made whole keys and values */
     if (entry->one_token || entry->chooses) TRY(find_head(context, *graph, &head));
     if (entry->one_token || entry->chooses) TRY(make_logits(context, *graph, &head));
     return entry->chooses ? add_sampling(context, *graph, &shape) : OK;

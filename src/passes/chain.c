@@ -1,9 +1,9 @@
-/* chain: element-wise ops that stand in a row become one op, whose steps they are (ops/elementwise/chain.h): values between them aren't
- * written to memory, unless others read them. It runs behind autodiff, so that forward and backward chains are joined alike, and behind
- * recompute: the same values are kept for the backward pass as without it. Bits don't change.
+/* chain: adjacent element-wise ops become the steps of one op (ops/elementwise/chain.h): values between them aren't written to memory,
+ * unless others read them. It runs after autodiff, so that forward and backward chains are joined alike, and after recompute: the same
+ * values are kept for the backward pass as without it. Bits don't change.
  *
- * The last op of a chain stays where it is, and earlier ones move there. So that no more memory is alive meanwhile, an op moves only where
- * its result isn't written, or where its inputs live on anyway. */
+ * The last op of a chain stays in place, and earlier ones move to it. So that peak memory doesn't grow, an op moves only if its result
+ * isn't written, or if its inputs live on anyway. */
 #include "ops/elementwise/chain.h"
 
 #include "ops/ops.h"
@@ -11,12 +11,12 @@
 
 #include <string.h>
 
-enum { FARTHEST = 24 }; /* nodes that an op moves past at the most: compiling takes time in proportion to the nodes */
+enum { FARTHEST = 24 }; /* most nodes that an op moves past: compile time grows with them */
 
 typedef struct Group {
-    Node       *node[CHAIN_MAX_STEPS]; /* the last one first */
+    Node       *node[CHAIN_MAX_STEPS]; /* the group's nodes, the last one first */
     int         count;
-    const char *named; /* by node id: others run after it because they say so */
+    const char *named; /* by node id: whether some node's `after` names the node */
 } Group;
 
 static bool has_node(const Group *group, const Node *node)
@@ -26,7 +26,7 @@ static bool has_node(const Group *group, const Node *node)
     return false;
 }
 
-/* A launch that is a step by itself: floats in and out, in memory of its own, as many as kernels count. */
+/* Whether the node can be a step: a launch with floats in and out, an output in memory of its own, no more elements than kernels count. */
 static bool can_be_step(const Group *group, const Node *node)
 {
     if (!node->op->tile || chain_code(node->op) < 0 || node->num_after || group->named[node->id] || !node->out[0]) return false;
@@ -44,7 +44,7 @@ static bool run_together(const Node *a, const Node *b)
            type_same_dims(&a->out[0]->type, &b->out[0]->type);
 }
 
-/* Whether something reads the value between the node that makes it and `last`, but for the group; *in_group: the group does. */
+/* Whether a node outside the group reads the value before the group's last node; *in_group: the group reads it. */
 static bool read_before(const Group *group, const Value *value, bool *in_group)
 {
     *in_group = false;
@@ -64,7 +64,7 @@ static bool read_outside(const Group *group, const Value *value)
     return false;
 }
 
-/* Whether the value's memory is alive at the group's end, whatever moves there. */
+/* Whether the value's memory is alive at the group's end even if no node moves there. */
 static bool lives_on(const Group *group, Value *value)
 {
     if (value_root(value, NULL)->kind != VALUE_ACTIVATION) return true;
@@ -73,7 +73,7 @@ static bool lives_on(const Group *group, Value *value)
     return false;
 }
 
-/* Whether a node between the two writes memory that `node` reads. */
+/* Whether a node between `node` and the group's end writes memory that `node` reads. */
 static bool overwritten(const Group *group, const Node *node)
 {
     for (const Node *between = node->next; between != group->node[0]; between = between->next) {
@@ -87,7 +87,7 @@ static bool overwritten(const Group *group, const Node *node)
     return false;
 }
 
-/* Whether no launch but the group's stands between the node and the group's end: then its inputs live as long as before. */
+/* Whether all launches between the node and the group's end belong to the group: then moving it lengthens no input's life. */
 static bool is_next(const Group *group, const Node *node)
 {
     for (const Node *between = node->next; between != group->node[0]; between = between->next)
@@ -95,7 +95,8 @@ static bool is_next(const Group *group, const Node *node)
     return true;
 }
 
-/* Whether as much memory as its inputs hold longer is free because its result isn't made. */
+/* Whether moving the node doesn't raise peak memory: its inputs are held longer, but at least as much is freed because its result isn't
+ * written. */
 static bool is_light(const Group *group, const Node *node)
 {
     if (is_next(group, node)) return true;
@@ -105,7 +106,7 @@ static bool is_light(const Group *group, const Node *node)
     return held <= freed;
 }
 
-/* Inputs and outputs that the chain of the group and `node` would have. */
+/* Whether the chain of the group and `node` has no more steps, inputs and outputs than a chain may have. */
 static bool has_room(const Group *group, const Node *node)
 {
     Value *seen[CHAIN_MAX_STEPS * CHAIN_OPERANDS];
@@ -133,7 +134,7 @@ static bool joins(const Group *group, const Node *node)
     return !overwritten(group, node) && is_light(group, node) && has_room(group, node);
 }
 
-/* The op's one attribute. */
+/* The op's one attribute; 0: the op has none. */
 static double number_of(const Node *node)
 {
     const AttrDef *a = node->op->attrs;
@@ -143,7 +144,7 @@ static double number_of(const Node *node)
     return a->type == ATTR_TYPE_BOOL && *(const bool *)(const void *)at;
 }
 
-/* The place of an operand: the step that makes it, or an input, which is added where it is a new one. */
+/* Index of an operand: the step that makes the value, or an input, which is added if it is new. */
 static int operand_of(const Group *group, Value *value, Value **in, int *num_in)
 {
     if (!value) return CHAIN_NONE;
@@ -156,7 +157,7 @@ static int operand_of(const Group *group, Value *value, Value **in, int *num_in)
     return k;
 }
 
-/* One node in place of the group, where its last one stands. */
+/* Puts one chain node where the group's last node is. */
 static Status replace_group(Graph *graph, const Group *group)
 {
     ChainAttrs attrs = {0};

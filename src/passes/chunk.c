@@ -1,20 +1,20 @@
-/* chunk: what is computed of logits is computed some rows at a time, so that they are never there whole. From a product with the output
- * head on, nodes that work row by row are cut, up to values with a number a row; those are put together again. Gradients follow by the
- * rules of the ops that cut and join (take_rows, put_rows), and what a chunk makes is made again for its backward pass. What one kernel
- * does in chunks of its own (lm_head_loss) isn't touched, and a graph whose logits something reads whole stays as it is. */
+/* chunk: values made from logits are computed some rows at a time, so that whole logits never exist. Nodes that work row by row are cut,
+ * from the output head's product up to values with one number per row, which are joined again. Gradients follow from the rules of the ops
+ * that cut and join (take_rows, put_rows); a chunk's values are computed again for its backward pass. Ops whose kernel chunks by itself
+ * (lm_head_loss) aren't touched, and a graph in which something reads the logits whole stays as it is. */
 #include "ops/loss/lm_head_chunks.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
 #include <string.h>
 
-enum { IN_REGION = 1, BEHIND = 2, BEFORE = 4 }; /* of a node: cut; reads something of the region, by way of others; is read by it so */
+enum { IN_REGION = 1, BEHIND = 2, BEFORE = 4 }; /* marks: the node is cut; the node depends on the region; the region depends on the node */
 
 typedef struct Chunks {
     Graph  *graph;
-    int64_t rows, each;  /* tokens of the program, and of a chunk */
-    char   *marks;       /* by id of a node */
-    Value **part, **sum; /* by id of a value: what stands for it in this chunk; what is put together of those so far */
+    int64_t rows, each;  /* tokens of the program; tokens of a chunk */
+    char   *marks;       /* by node id: its marks */
+    Value **part, **sum; /* by value id. part: the value's rows in this chunk; sum: a result's rows of all chunks so far */
     int     num_values;
 } Chunks;
 
@@ -43,7 +43,7 @@ static bool is_read_by_marked(const Chunks *c, const Node *node, int mark)
     return false;
 }
 
-/* More than a number a row. */
+/* Whether the value has more than one number per row. */
 static bool is_wide(const Chunks *c, const Value *value)
 {
     return type_numel(&value->type) > c->rows;
@@ -62,7 +62,8 @@ static bool can_cut(const Chunks *c, const Node *node)
     return op_cut(node, c->rows, in, out);
 }
 
-/* All that reads something wide of the region, and what lies on a way from the region to it. false: some of it can't be cut. */
+/* Marks as the region all readers of wide values in the region, and all nodes on a path between two of its nodes. False: some node of it
+ * can't be cut. */
 static bool find_region(Chunks *c)
 {
     for (bool grows = true; grows;) {
@@ -89,7 +90,7 @@ static bool find_region(Chunks *c)
     return true;
 }
 
-/* Somebody outside of the region reads it. */
+/* Whether something outside of the region reads the value. */
 static bool is_result(const Chunks *c, const Value *value)
 {
     for (const Use *use = value ? value->first_use : NULL; use; use = use->next)
@@ -97,8 +98,8 @@ static bool is_result(const Chunks *c, const Value *value)
     return false;
 }
 
-/* Where chunks can stand: before the first node that comes after all they read. *out NULL: at the end. What reads a result and stands
- * before that goes behind them. */
+/* The node before which chunks are inserted: the first after everything that the chunks read; NULL: the end. Earlier readers of a result
+ * are moved behind the chunks. */
 static Node *find_place(const Chunks *c)
 {
     Node *place = c->graph->first;
@@ -119,7 +120,7 @@ static Status cut(Chunks *c, Value *value, int64_t begin, int64_t count, Value *
     return OK;
 }
 
-/* The node for rows [begin, begin + count). */
+/* Adds a copy of the node for rows [begin, begin + count). */
 static Status add_part(Chunks *c, const Node *whole, int64_t begin, int64_t count)
 {
     int64_t in_numel[NODE_MAX_IN] = {0}, out_numel[NODE_MAX_OUT];
@@ -142,7 +143,7 @@ static Status add_part(Chunks *c, const Node *whole, int64_t begin, int64_t coun
     return OK;
 }
 
-/* A chunk's rows of a result are put to those before. */
+/* Puts a chunk's rows of a node's results after the rows of earlier chunks. */
 static Status put_results(Chunks *c, const Node *whole, int64_t begin)
 {
     for (int k = 0; k < whole->num_out; k++) {
@@ -167,7 +168,7 @@ static Status add_chunks(Chunks *c, Node *const *region, int count)
     return OK;
 }
 
-/* Chunks in place of the region's nodes. */
+/* Replaces the region's nodes by chunks. */
 static Status rewrite(Chunks *c)
 {
     Graph *graph = c->graph;
@@ -189,7 +190,7 @@ static Status rewrite(Chunks *c)
     return OK;
 }
 
-/* Rows of a chunk: as few chunks as the head's own kernel would take with numbers as wide as the widest here. */
+/* Rows of a chunk: as many as the head's own kernel would choose if its rows took as many bytes as a row of the widest value here. */
 static int64_t rows_of_chunk(const Chunks *c, const CompileOptions *options, bool has_grads)
 {
     int64_t most = 0;

@@ -1,11 +1,11 @@
-/* clean: one node for equal computations, none for unread ones. */
+/* clean: merges equal computations and removes unread ones. */
 #include "base/hash.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
 #include <string.h>
 
-/* Writes memory that outlives the run. */
+/* Whether the node writes memory that outlives the run. */
 static bool has_effect(const Node *node)
 {
     for (int k = 0; k < node->num_out; k++) {
@@ -30,7 +30,7 @@ void remove_dead_nodes(Graph *graph)
     }
 }
 
-/* Takes away outputs that nobody reads. A kernel finds NULL there, also where it needs those numbers itself. */
+/* Drops outputs that nobody reads. The kernel gets NULL for them, even if it needs their values itself. */
 static void drop_unread_outputs(Graph *graph)
 {
     for (Node *node = graph->first; node; node = node->next) {
@@ -57,7 +57,8 @@ static bool same_computation(const Node *a, const Node *b)
     return !a->op->attrs_size || memcmp(a->attrs, b->attrs, a->op->attrs_size) == 0;
 }
 
-/* By value id: whether some node takes over the value's memory, also by a view of it. The life of such a value may not become longer. */
+/* By value id: whether some node takes over the value's memory, directly or through a view. Merging may not lengthen the life of such a
+ * value. */
 static char *find_taken(const Graph *graph)
 {
     char *taken = arena_array(graph->arena, char, graph->num_values + 1);
@@ -70,7 +71,8 @@ static char *find_taken(const Graph *graph)
     return taken;
 }
 
-/* Keeps the first of equal nodes. What updates memory in place, is updated, or lives in lasting memory, stays. */
+/* Keeps the first of equal nodes. A node stays if it updates memory in place, its output is updated in place, or it writes lasting
+ * memory. */
 static void merge_equal_nodes(Graph *graph)
 {
     const char *taken = find_taken(graph);

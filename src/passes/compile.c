@@ -1,5 +1,5 @@
-/* The pipeline: for each program the passes of passes.def in order. All programs are scheduled before any is placed, since
- * lasting values have one place for all of them. */
+/* The pipeline: for each program the passes of passes.def in order. All programs are scheduled before any is placed, since a lasting value
+ * has one place in all of them. */
 #include "passes/compile.h"
 
 #include "ops/infer.h"
@@ -20,7 +20,7 @@ static const struct {
 #include "passes/passes.def"
 #undef PASS
 };
-enum { NUM_PASSES = sizeof passes / sizeof passes[0], NUM_BEFORE_LAYOUT = NUM_PASSES - 2 /* place, emit */ };
+enum { NUM_PASSES = sizeof passes / sizeof passes[0], NUM_BEFORE_LAYOUT = NUM_PASSES - 2 /* without place and emit */ };
 
 int pass_count(void)
 {
@@ -63,7 +63,8 @@ Status pass_run(PassContext *context, int index)
 {
     Graph **graph = &context->program->graph;
     Status  status = passes[index].run(context, graph);
-    bool    last = index == NUM_BEFORE_LAYOUT - 1; /* a mistake of any pass ends the run, and computes nothing wrong */
+    bool    last = index == NUM_BEFORE_LAYOUT - 1; /* always verified: a pass's mistake ends the run, instead of making it compute something
+                                                      wrong */
     if (status == OK) pass_work_nowhere(*graph);
     if (status == OK && (last || context->options->verify)) status = graph_verify(*graph);
     return status == ERR_INTERNAL ? status_prefix(status, "after pass %s", passes[index].name) : status;
@@ -193,7 +194,7 @@ void compile_add_micro(CompileOptions *options, int64_t micro, int64_t count, in
 
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq)
 {
-    enum { MOST_OF_ALL = 3 }; /* micro-steps of a step that has a first, a next and a last one */
+    enum { MOST_OF_ALL = 3 }; /* micro-steps of a step that has a first, a middle and a last one */
     compile_add_micro(options, 0, MOST_OF_ALL, batch, seq);
     compile_add_micro(options, 1, MOST_OF_ALL, batch, seq);
     if (options->world > 1) {
@@ -219,7 +220,7 @@ const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entr
     return NULL;
 }
 
-/* How many programs asked for have this name, and how many of them this shape too. */
+/* How many requested programs have this name and, with_shape, this shape too. */
 static int count_alike(const CompileOptions *options, const ProgramSpec *spec, bool with_shape)
 {
     int count = 0;
@@ -235,7 +236,7 @@ bool compile_has(const CompileOptions *options, const ProgramSpec *spec)
     return count_alike(options, spec, false) > 0;
 }
 
-/* The programs asked for, each under a name of its own, and the one that loads their weights. */
+/* Adds the requested programs, each under its own name, and the load program. */
 static Status add_programs(Plan *plan, const CompileOptions *options)
 {
     plan->programs = arena_array(plan->arena, Program, options->num_programs + 1);
@@ -264,7 +265,7 @@ static Status run_passes(PassContext *context, int first, int end)
     return OK;
 }
 
-/* All passes but the last two, and the layout, of the programs in these scopes. */
+/* Runs all passes but place and emit over the programs in these scopes, and lays out their lasting values. */
 static Status schedule_programs(PassContext *context, uint32_t scopes)
 {
     Plan *plan = context->plan;
@@ -301,8 +302,8 @@ Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *confi
                            .plan = plan};
     for (int i = 0; i < module->num_inputs; i++) plan->own_feeds[i] = module->inputs[i].name;
     TRY(add_programs(plan, options));
-    /* The optimizer's graph, and that of gathering, are made from the layout of the trained parameters, that of loading from all weights
-     * and master copies, and from the room that the others leave it. */
+    /* The optimizer's and the gather program are made from the layout of the trained parameters. The load program is made from all weights
+     * and master copies, and from the memory that the other programs leave it. */
     TRY(schedule_programs(&context, P_MODEL));
     TRY(schedule_programs(&context, P_UPDATE | P_SHARES));
     TRY(place_programs(&context, P_MODEL | P_UPDATE | P_SHARES));

@@ -24,7 +24,7 @@ typedef enum OptimizerKind {
 const char *optimizer_name(OptimizerKind optimizer);
 bool        optimizer_parse(const char *name, OptimizerKind *out);
 
-/* A linear layer with an adapter of its own rank and alpha. */
+/* A linear layer whose adapter has its own rank and alpha. */
 typedef struct LoraModule {
     const char *path;
     int64_t     r;
@@ -33,15 +33,15 @@ typedef struct LoraModule {
 
 /* Rows of an embedding or head that are trained beside the adapters. */
 typedef struct LoraTokens {
-    const char    *module; /* the end of its path; NULL: the embedding, with the head where that is the same matrix */
+    const char    *module; /* end of the path of the matrix's module; NULL: the embedding, and the head if both are one matrix */
     int            num;
     const int64_t *ids;
 } LoraTokens;
 
-/* How adapters begin: A of Kaiming's uniform numbers, or normal ones of deviation 1 / r, and B of zeros; or with a part of the base's
- * weights, which lose it (model/lora_pairs.h). */
+/* How adapters start: A random, as Kaiming's uniform or normal of deviation 1 / r, and B zero; or both from a part of the base's weights,
+ * which is subtracted from them (model/lora_pairs.h). */
 typedef enum LoraInit { LORA_UNIFORM, LORA_GAUSSIAN, LORA_PISSA, LORA_OLORA } LoraInit;
-static inline bool lora_init_takes(LoraInit init) /* a part of the base */
+static inline bool lora_init_takes(LoraInit init) /* whether adapters start from a part of the base */
 {
     return init == LORA_PISSA || init == LORA_OLORA;
 }
@@ -56,41 +56,41 @@ typedef struct LoraOptions {
     int                num_targets;
     const char *const *targets; /* module names or path suffixes; "all-linear" alone: all but the head */
     int                num_whole;
-    const char *const *whole;     /* modules that are trained whole beside the adapters: the ends of their paths (adapt_whole.h) */
-    bool               tie_whole; /* an embedding that is the head too stays so; else each is trained or frozen by itself */
+    const char *const *whole;     /* modules that are trained whole beside the adapters: ends of their paths (adapt_whole.h) */
+    bool               tie_whole; /* a tied embedding stays tied; else embedding and head are each trained or frozen by themselves */
     int                num_tokens;
-    const LoraTokens  *tokens; /* lists of rows, each of another matrix */
+    const LoraTokens  *tokens; /* lists of trained rows, each for another matrix */
     int                num_modules;
-    const LoraModule  *modules;   /* of an adapter that is there, or chosen one by one, sorted by path: these in place of `targets`, `r` and
+    const LoraModule  *modules;   /* layers of an existing adapter, or chosen one by one, sorted by path: they replace `targets`, `r` and
                                      `alpha` */
-    const JsonValue   *selection; /* keys of adapter_config.json by which they were chosen; NULL: by `targets` alone */
+    const JsonValue   *selection; /* keys of adapter_config.json that chose `modules`; NULL: only `targets` did */
     int                num_left_out;
-    const char *const *left_out; /* paths that "all-linear" leaves out beside the head: other ops read their weights */
+    const char *const *left_out; /* module paths that "all-linear" leaves out, as it does the head: other ops read their weights */
 } LoraOptions;
 
-const LoraModule *lora_find_module(const LoraOptions *lora, const char *path);  /* among `modules`; NULL: none */
+const LoraModule *lora_find_module(const LoraOptions *lora, const char *path);  /* finds the module in `modules`; NULL: none */
 double            lora_scale(const LoraOptions *lora, int64_t r, double alpha); /* alpha / r, with rsLoRA alpha / sqrt(r) */
-/* Whether the weight's linear layer gets an adapter. matched: by target, set where it means the layer; NULL: not asked for. */
+/* Whether the weight's linear layer gets an adapter. matched[i] is set to 1 if targets[i] names the layer; NULL: not wanted. */
 bool lora_has_target(const LoraOptions *lora, const Param *param, char *matched);
-/* What reads the weight W of a linear layer otherwise: with W + B A in its place, as merging leaves it, that makes something else. NULL:
- * nothing does. A head that is the embedding too counts as its own: merging parts them. */
+/* The first reader of the weight W other than linear layers: merging replaces W by W + B A, which would change its result. NULL: none. A
+ * tied head counts as a weight of its own: merging unties them. */
 const Node *lora_other_reader(const Graph *graph, const Param *param);
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
 typedef struct PrecisionOptions {
-    DType   forward;      /* of the operands of forward products: E4M3; E2M1, as of all others then; BF16, F32; COUNT: the model's */
-    DType   backward;     /* of gradients in backward products: E5M2; BF16; F32, as of all that is backward then; COUNT: the model's */
-    int64_t amax_history; /* optimizer steps that a scale is made from */
-    int64_t margin;       /* scales are divided by 2^margin */
-    bool    own_scales;   /* there is no history: an input's scale is that of its own numbers */
-    bool    most_recent;  /* scales follow the newest step, not the largest of the history */
+    DType   forward;               /* dtype of forward operands: E4M3; E2M1 (then in all products); BF16; F32; COUNT: the model's dtype */
+    DType   backward;              /* dtype of backward gradients: E5M2; BF16; F32 (then of all operands); COUNT: the model's dtype */
+    int64_t amax_history;          /* optimizer steps whose largest magnitudes make a scale */
+    int64_t margin;                /* scales are divided by 2^margin */
+    bool    own_scales;            /* without history: an input's scale is made from its own values */
+    bool    most_recent;           /* scales follow the newest step, not the largest of the history */
     int64_t skip_first, skip_last; /* blocks whose products stay in the model's dtype */
     bool    fp4_nearest;           /* gradients are rounded to nearest, not stochastically */
     bool    fp4_hadamard;          /* operands of weight gradients are transformed */
-    bool    fp4_four_six;          /* a block's largest element becomes 4 or 6 */
+    bool    fp4_four_six;          /* a block's largest element is scaled to 4 or 6 */
 } PrecisionOptions;
 
-/* What waits in pinned memory of the host, in place of the device's. */
+/* What is kept in pinned memory of the host instead of the device's. */
 typedef enum Offload {
 #define OFFLOAD(id, name, help) OFFLOAD_##id,
 #include "passes/offload.def"
@@ -99,25 +99,26 @@ typedef enum Offload {
 } Offload;
 const char *offload_name(Offload offload);
 
-/* How programs that choose tokens do: what a request may ask for. */
+/* What a request may ask of programs that choose tokens. */
 typedef struct SamplingOptions {
-    int64_t vocab;     /* ids below it are chosen: embeddings are often longer than the vocabulary; 0: all */
-    int     best;      /* log-probabilities of that many of the likeliest tokens are told */
-    bool    penalties; /* tokens that were seen may score less */
-    int     biases;    /* most scores that a row changes */
-    bool    guides;    /* a row may name the ids that its token is one of */
+    int64_t vocab;     /* only ids below it are chosen: embeddings are often longer than the vocabulary; 0: all ids */
+    int     best;      /* how many of the likeliest tokens have their log-probabilities reported */
+    bool    penalties; /* tokens seen before may score less */
+    int     biases;    /* most scores that a row changes by biases */
+    bool    guides;    /* a row may restrict its token to a list of ids */
 } SamplingOptions;
 
-/* A bare matrix that ids are chosen by: what programs of entry `head` are. */
+/* A bare matrix whose scores choose ids: the model of programs of entry `head`. */
 typedef struct HeadOptions {
-    int64_t vocab, dim; /* its rows, its columns */
-    int64_t rows;       /* most of a run */
-    DType   dtype;      /* that it is kept in: F32, BF16, F16 or I8, which has a scale for each row */
+    int64_t vocab, dim; /* rows and columns of the matrix */
+    int64_t rows;       /* most rows of hidden states in a run */
+    DType   dtype;      /* dtype of the stored matrix: F32, BF16, F16, or I8 with a scale for each row */
     bool    has_bias;
 } HeadOptions;
 
-/* Ranks divide the matrix in pieces, one after the other: of each piece every rank has as many rows, in the order of ranks. The last of all
- * may be behind the vocabulary. Piece p is the parameter "weight", from the second on "weight.p"; scale and bias likewise. */
+/* The matrix is stored in pieces of consecutive rows. Each rank has an equal share of the rows of each piece, in the order of ranks; the
+ * last rows of all may be past the vocabulary. Piece 0 is the parameter "weight", piece p "weight.p"; scales and biases have names of
+ * the same form. */
 int     head_pieces(int world);
 int64_t head_share(int64_t vocab, int world); /* rows of a piece on a rank */
 
@@ -126,89 +127,96 @@ enum { CACHE_PAGE_LEN = 32 };
 
 enum { MAX_PROGRAMS = 32 };
 
-/* bf16 sums of more gradients than this lose what is small against the sum: 0.4 % of it at 512, 3 % at 1,024. */
+/* The most gradients that are summed in bf16. A sum of more loses small addends: 0.4 % of the sum at 512, 3 % at 1,024. */
 enum { MOST_NARROW_SUMS = 64 };
 
 typedef struct CompileOptions {
-    ProgramSpec programs[MAX_PROGRAMS]; /* which to make beside the one that loads weights; several of an entry differ in shape */
+    ProgramSpec programs[MAX_PROGRAMS]; /* programs to make beside the load program; those of one entry differ in shape */
     int         num_programs;
-    int64_t     cache_len;   /* most tokens of a row of the KV cache */
-    int64_t     cache_pages; /* of the KV cache, beside the one that is nobody's; 0: as many as the most rows of cache_len tokens need */
-    bool        fp8_cache;   /* it is kept in e4m3; else in model_dtype */
-    bool        split_k;     /* long sums of decode programs are made in parts; else each is one chain, as where prompts are read */
-    SamplingOptions    sampling;     /* of programs that choose tokens */
-    int64_t            top;          /* of programs that tell the likeliest tokens: how many */
-    HeadOptions        head;         /* of compile_head */
-    DType              model_dtype;  /* parameters and activations */
-    bool               fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
-    DType              master_dtype; /* of what the optimizer updates */
-    DType              moment_dtype;
-    bool               master_weights; /* it isn't the model's: wider, a copy; narrower, all that is kept (passes/precision_floats.c) */
-    uint32_t           recompute;      /* bit per Part */
-    uint32_t           no_fuse;        /* bit per Fusion: switched off */
-    int64_t            micro_steps;    /* of an optimizer step: how often a gradient is added to; 0: not known, as of one */
-    uint32_t           offload;        /* bit per Offload */
-    int64_t            piece_numel;    /* elements that are updated at a time of what waits there, unless a parameter has more */
+    int64_t     cache_len;        /* most tokens of a row in the KV cache */
+    int64_t     cache_pages;      /* pages of the KV cache, without the spare page that belongs to no row; 0: enough for the most rows of
+                                     cache_len tokens */
+    bool            fp8_cache;    /* the KV cache is in e4m3; else in model_dtype */
+    bool            split_k;      /* decode programs sum long products in parts; else in one chain, as prompts do */
+    SamplingOptions sampling;     /* for programs that choose tokens */
+    int64_t         top;          /* how many of the likeliest tokens a program reports, if it reports them */
+    HeadOptions     head;         /* only for compile_head */
+    DType           model_dtype;  /* dtype of parameters and activations */
+    bool            fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
+    DType           master_dtype; /* dtype of the weights that the optimizer updates */
+    DType           moment_dtype;
+    bool            master_weights; /* master_dtype isn't model_dtype: if wider, a copy is kept; if narrower, weights are kept in it alone
+                                       (passes/precision_floats.c) */
+    uint32_t recompute;             /* bit per Part */
+    uint32_t no_fuse;               /* bit per Fusion: switched off */
+    int64_t  micro_steps;           /* micro-steps of an optimizer step: how often a gradient is added to; 0: unknown, counts as one */
+    uint32_t offload;               /* bit per Offload */
+    int64_t  piece_numel;           /* most elements of offloaded memory that are updated at a time; a larger parameter is updated at
+                                       once */
     LoraOptions        lora;
-    const LoraOptions *row_adapters; /* in place of lora: of these adapters rows of programs with a cache choose one, or none, by a feed */
-    int                num_row_adapters;
-    int                rank, world; /* of so many ranks that train one model this one is compiled for */
-    int                zero_level;  /* 1 to 3: what is divided among them at most (Division); with one rank nothing is */
-    int64_t            whole_bytes; /* weights of fewer bytes stay whole on each rank */
-    int64_t            chunk_bytes; /* of weights or gradients that cross between ranks at once, where there is a choice; 0: by the links */
-    const WeightFormat *weight_format;                           /* of the frozen matrices of blocks; NULL: model_dtype */
-    bool (*keeps_format)(const void *model, const Param *param); /* which of them; NULL: all */
+    const LoraOptions *row_adapters; /* replaces `lora`: each row of a program with a cache chooses one of these adapters, or none, by a
+                                        feed */
+    int     num_row_adapters;
+    int     rank, world; /* the rank that the plan is for, of the `world` ranks that train one model */
+    int     zero_level;  /* 1 to 3: the most that ranks divide (Division); with one rank nothing is divided */
+    int64_t whole_bytes; /* weights of fewer bytes stay whole on each rank */
+    int64_t chunk_bytes; /* bytes of weights or gradients that cross between ranks at once, where there is a choice; 0: chosen by
+                            the links */
+    const WeightFormat *weight_format;                           /* storage format of the blocks' frozen matrices; NULL: model_dtype */
+    bool (*keeps_format)(const void *model, const Param *param); /* which of the blocks' frozen matrices have weight_format; NULL: all */
     const void      *keeps_format_model;
     OptimizerKind    optimizer;
-    NormuonOptions   normuon; /* without what others say: dtype and max_grad_norm */
+    NormuonOptions   normuon; /* without dtype and max_grad_norm, which other options set */
     PrecisionOptions precision;
-    StrList          scalars;                         /* numbers that a step tells beside loss and norm, by name (passes/scalars.h) */
-    bool             accuracy;                        /* the scalar `accuracy` too, where the model has it */
+    StrList          scalars;                         /* names of the scalars that a step reports beside loss and norm (passes/scalars.h) */
+    bool             accuracy;                        /* adds the scalar `accuracy`, if the model has it */
     bool             dense;                           /* every training row is one document (padding behind it at most) */
-    bool             train_base;                      /* false with LoRA */
-#define COMPILES(kind, name) CONFIG_TYPE_##kind name; /* the run file's key */
+    bool             train_base;                      /* false with LoRA: the base is frozen */
+#define COMPILES(kind, name) CONFIG_TYPE_##kind name; /* fields named after the run file's keys */
 #include "config/options.def"
-    bool unplaced; /* activations get no offsets: their bytes are what a perfect placement would take; nothing loads weights. Never run */
-    int64_t max_layers; /* a plan of the model's first layers alone; 0: of all */
+    bool unplaced; /* activations get no offsets: their size is that of a perfect placement. There is no load program. Such a plan is never
+                      run */
+    int64_t max_layers; /* plans only the model's first layers; 0: all */
     bool    verify;     /* graph_verify after every pass, not only before placing */
-    /* called after each pass of each program; NULL: nobody */
+    /* called after each pass of each program; NULL: not called */
     void (*after_pass)(void *context, const char *pass, const Graph *graph);
     void *after_pass_context;
 } CompileOptions;
 
-/* Without programs. */
+/* The defaults, without programs. */
 CompileOptions compile_defaults(void);
-/* Asks for one program more (but not that of `load`, which is always there); for micro-step `micro` of the `count` of a step; for those of
- * any training step: all micro-steps and the optimizer's, with several ranks also the one that gathers. options->world is set before. */
+/* compile_add_spec requests one program (not `load`, which always exists); compile_add an entry in one shape; compile_add_micro micro-step
+ * `micro` of a step of `count`; compile_add_training all programs of a training step: micro-steps, the optimizer's and, with several ranks,
+ * the gather program. Set options->world before. */
 void compile_add_spec(CompileOptions *options, ProgramSpec spec);
 void compile_add(CompileOptions *options, const Entry *entry, int64_t batch, int64_t seq);
 void compile_add_micro(CompileOptions *options, int64_t micro, int64_t count, int64_t batch, int64_t seq);
 void compile_add_training(CompileOptions *options, int64_t batch, int64_t seq);
-/* Takes back all programs of an entry. */
+/* Removes all requested programs of an entry. */
 void compile_drop(CompileOptions *options, const Entry *entry);
-/* Whether a program of this spec was asked for, in any shape. */
+/* Whether a program of this spec is requested, in any shape. */
 bool compile_has(const CompileOptions *options, const ProgramSpec *spec);
-/* What was asked for first of an entry; NULL: nothing. */
+/* The first requested spec of an entry; NULL: none. */
 const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entry);
 
-/* Of the programs that read a KV cache: pages that a row has at most, its longest run of new tokens behind cache_len included; the most
- * rows of one; the pages of the cache, the one that is nobody's included. */
+/* For programs that read a KV cache. compile_row_pages: the most pages of a row, including its longest run of new tokens behind cache_len.
+ * compile_cache_rows: the most rows of a program. compile_cache_pages: all pages, including the spare page that belongs to no row. */
 int64_t compile_row_pages(const CompileOptions *options);
 int64_t compile_cache_rows(const CompileOptions *options);
 int64_t compile_cache_pages(const CompileOptions *options);
 
-/* What weights and activations of decoding are kept in, of a word: fp32, bf16 or fp16. */
+/* Parses the dtype of weights and activations in decoding: fp32, bf16 or fp16. */
 NODISCARD Status compile_parse_dtype(const char *word, DType *out);
 
-/* What the KV cache is kept in, of a word: fp8, or auto for model_dtype. */
+/* Parses the dtype of the KV cache: fp8, or auto for model_dtype. */
 NODISCARD Status compile_parse_cache(const char *word, bool *out_fp8);
 
-/* An input of the model's own that is an index is less than this everywhere; INT64_MAX: nothing looks it up. */
+/* Values of a model's own input that is looked up as an index must be below this; INT64_MAX: nothing looks it up. */
 int64_t compile_index_bound(const Plan *plan, const char *input);
 
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                               const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* Programs of entry `head` alone: options->programs says for which numbers of rows and which dtypes of hidden states. */
+/* Compiles programs of entry `head`, with the numbers of rows and dtypes of hidden states in options->programs. */
 NODISCARD Status compile_head(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);

@@ -1,4 +1,4 @@
-/* emit: one launch a node, its kernel chosen by the device, its stream, and what it waits for; memory is bound when a session
+/* emit: makes a launch of each node, with the kernel that the device chooses, its stream and its waits. Memory is bound when a session
  * allocates. */
 #include "ops/ops.h"
 #include "passes/pass.h"
@@ -22,7 +22,7 @@ static const Value *memory_of(const Value *value)
     return value;
 }
 
-/* By value: whether a node of each run writes its memory, or gives it another shape. */
+/* By id of a value with memory of its own: whether some node that runs in each run writes the value's memory, or makes a view of it. */
 static uint8_t *find_written(Arena *arena, const Graph *graph)
 {
     uint8_t *written = arena_array(arena, uint8_t, graph->num_values + 1);
@@ -31,7 +31,7 @@ static uint8_t *find_written(Arena *arena, const Graph *graph)
     return written;
 }
 
-/* Bit k: input k is a weight, a constant or from outside, as it is before the program begins. */
+/* Bit k: input k is a weight, a constant or an input that no node writes: its contents are final before the program begins. */
 static uint32_t constant_inputs(const Node *node, const uint8_t *written)
 {
     uint32_t mask = 0;
@@ -69,7 +69,7 @@ static Status emit_node(PassContext *context, Node *node, const uint8_t *written
     return OK;
 }
 
-/* Launches of one stream follow one another and share their scratch; those of two may not. */
+/* Sizes the streams' scratch. Launches of one stream run in order and share it; launches of two streams may overlap. */
 static void plan_workspace(Plan *plan, const Launch *launch)
 {
     int64_t  bytes = ((int64_t)launch->kernel.workspace_bytes + WORKSPACE_ALIGN - 1) / WORKSPACE_ALIGN * WORKSPACE_ALIGN, end = 0;
@@ -82,7 +82,8 @@ static void plan_workspace(Plan *plan, const Launch *launch)
     plan->region_bytes[SPACE_DEVICE][REGION_WORKSPACE] = end;
 }
 
-/* Where launches follow one another anyway, those of rows alone, which are small and many, may begin early. */
+/* If all launches are of one stream, launches of nodes with NODE_ROWS_ALONE, which are small and many, may start early
+ * (KernelArgs.early). */
 static void let_begin_early(Program *program)
 {
     for (int i = 0; i < program->num_launches; i++)

@@ -1,23 +1,24 @@
-/* epilogue: a value that is quantised right after it is made is quantised where it is made, so that it isn't read again. Ops say which of
- * their outputs they make codes of (OpCodes); the bits are the same. Codes of the transpose that the op doesn't make are made of its codes.
- */
+/* epilogue: a value that is quantised right after it is made is quantised by the op that makes it, so that it isn't read again. An op says
+ * of which output it can make codes (OpCodes); the bits are the same. If it doesn't make codes of the transpose, they are made from its
+ * codes. */
 #include "ops/attrs.h"
 #include "ops/lowbit/fp8.h"
 #include "ops/lowbit/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-enum { OUT_CODES, OUT_TURNED }; /* of fp8_quantise */
+enum { OUT_CODES, OUT_TURNED }; /* outputs of fp8_quantise */
 enum { IN_AMAX = 2 };
 
-/* In one direction, so that codes don't live from the forward pass on which the backward pass makes. */
+/* Whether both nodes run in the same pass and stream: codes that the backward pass makes mustn't live from the forward pass on. */
 static bool run_together(const Node *maker, const Node *quantise)
 {
     enum { SAME = NODE_BACKWARD | NODE_ONCE | NODE_AT_USE };
     return !((maker->flags ^ quantise->flags) & SAME) && maker->stream == quantise->stream;
 }
 
-/* The scale and the largest magnitude that are brought to the maker are there already, and no one else reads the latter as it was. */
+/* Whether the scale and the largest magnitude, which become the maker's inputs, are made before the maker. No other node may read the old
+ * version of the largest magnitude. */
 static bool reads_before(const Node *maker, const Node *quantise)
 {
     for (int i = 1; i < quantise->num_in; i++) {
@@ -32,7 +33,7 @@ static int64_t *codes_attr(const Node *maker)
     return (int64_t *)(void *)((char *)maker->attrs + maker->op->codes.attr);
 }
 
-/* The node that makes the input of `node`, if it can make codes of it too; NULL: none. */
+/* The node that makes the input of `node`, if it can make the codes too; NULL: none. */
 static Node *maker_of(const Node *node)
 {
     const Value   *value = node->num_in ? node->in[0] : NULL;
@@ -44,7 +45,7 @@ static Node *maker_of(const Node *node)
     return codes->fits(maker, scaled ? FP8_WHOLE : FP8_TILE) ? maker : NULL;
 }
 
-/* The transpose of the codes that the maker makes, in place of `turned`, by a node that stands where `node` does. */
+/* Replaces `turned` by the transpose of the maker's codes, made by a node where `node` stands. */
 static Status turn_codes(Graph *graph, const Node *maker, Node *node, Value *turned)
 {
     Node *turn;

@@ -1,8 +1,8 @@
-/* few_rows: decoding's products of a few rows in bf16 or fp16, for GPUs that have kernels of their own for them (compute capability 9.0 to
- * 11; later ones have too little shared memory). SwiGLU is made where gate and up are, and the norm of one row, with the sum that it
- * is of, where the product reads it: a launch less each, and the same bits. With option split_k, sums that are longer than reading the
- * weight takes are made in parts, by k and n alone, so that a text has the same bits in any batch. Prompts are read by whole sums. Products
- * by codes of a byte have SwiGLU and the norm in them for one row, on GPUs of compute capability 9.0 alone. */
+/* few_rows: decoding's products of a few rows in bf16 or fp16 get kernels of their own, on GPUs that have them (compute capability 9.0 to
+ * 11; later ones have too little shared memory). SwiGLU is fused into the product of gate and up. For one row, the norm and the sum before
+ * it are fused into the product that reads the norm. Each saves a launch and keeps the bits. With option split_k, sums that take longer
+ * than reading the weight are split in parts. How many depends on k and n alone, so that a text has the same bits in any batch. Prompts use
+ * whole sums. Products by codes of a byte fuse SwiGLU and norm for one row, on compute capability 9.0 only. */
 #include "ops/ops.h"
 #include "ops/products/coded_linear.h"
 #include "ops/products/rows_linear.h"
@@ -18,7 +18,7 @@ static bool is_product(const Node *node)
     return half && w->dtype == x->dtype && y->dtype == x->dtype && type_cols(x) % ROWS_WHOLE == 0;
 }
 
-/* Of one row, by codes. */
+/* Whether the node is a product of one row by codes. */
 static bool is_coded_product(const Node *node)
 {
     if ((node->op != &op_int8_linear && node->op != &op_fp8_tiles_linear) || !node->out[0]) return false;
@@ -27,7 +27,7 @@ static bool is_coded_product(const Node *node)
            !((const CodedLinearAttrs *)node->attrs)->gated && !node->in[CODED_NORM];
 }
 
-/* A sum of k numbers takes 1.2 ns a number, reading the weight 2 k n bytes. */
+/* How many parts a sum of k numbers is made in. Each number takes 1.2 ns, one after the other; reading the weight takes 2 k n bytes. */
 static int64_t parts_of(const TensorType *w)
 {
     int64_t n = w->dim[0], k = w->dim[1], parts = ROWS_MOST_PARTS;
@@ -35,13 +35,13 @@ static int64_t parts_of(const TensorType *w)
     return parts;
 }
 
-/* NULL where it makes codes. */
+/* The gate itself; NULL: the gate makes codes. */
 static Node *plain_gate(Node *gate)
 {
     return ((const SwigluAttrs *)gate->attrs)->codes ? NULL : gate;
 }
 
-/* The swiglu that alone reads gate and up of this product. */
+/* The swiglu that is the only reader of this product of gate and up, if it can be fused; NULL: none. */
 static Node *gate_of(const Node *linear)
 {
     const Value *packed = linear->out[0];
@@ -60,7 +60,7 @@ static bool is_unused(const Node *node, int first)
     return true;
 }
 
-/* The norm of one row that this product alone reads. */
+/* The norm of one row that only this product reads, if it can be fused; NULL: none. */
 static Node *norm_of(const Node *linear)
 {
     Value *x = linear->in[0];
@@ -70,13 +70,14 @@ static Node *norm_of(const Node *linear)
     for (int i = 0; i <= 1 + sums; i++)
         if (norm->in[i]->type.dtype != x->type.dtype) return NULL;
     for (int i = 1; i < linear->num_in; i++)
-        if (linear->in[i] && linear->in[i]->producer) return NULL; /* it is made behind the norm, perhaps */
+        if (linear->in[i] && linear->in[i]->producer) return NULL; /* this input might be made after the norm */
     if (linear->op != &op_linear && !coded_normed_fits(&linear->in[CODED_W]->type)) return NULL;
     return ((const RmsNormAttrs *)norm->attrs)->codes || !is_unused(norm, sums + 1) ? NULL : norm;
 }
 
-/* Adds `op` where the norm, or what is last, stands, in the place of the product, of what gates it, and of its norm. in: of the product;
- * the norm's come behind, from `at` on. */
+/* Replaces the product, its gate and its norm (both may be NULL) by a node of `op`, at the norm's place; without a norm, at the gate's;
+ * without a gate too, at the product's. in: the product's inputs; the norm's weight, then the sum's other operand, go to in[at] and in[at +
+ * 1]. */
 static Status replace(Graph *graph, const OpDef *op, const void *attrs, Value **in, int at, Node *linear, Node *gate, Node *norm)
 {
     Node *last = gate ? gate : linear, *node;

@@ -1,7 +1,6 @@
-/* fuse: rewrites of the forward graph into fewer, larger kernels. Each fusion is a row { match at an anchor node, rewrite };
- * projections are followed back through LoRA's adds, which move onto columns of the packed result. Weights that one GEMM
- * reads become views of one packed parameter and keep their names, so that adapters, decay and files stay per member. So do the
- * A and B of adapters on one input. */
+/* fuse: rewrites the forward graph into fewer, larger kernels. Each fusion matches at an anchor node and rewrites. Projections are followed
+ * back through LoRA's adds, which move onto columns of the packed result. Weights that one GEMM reads become views of one packed parameter
+ * and keep their names, so that adapters, decay and files stay per member. The A and B of adapters on one input are packed likewise. */
 #include "ops/attention/attention_turned.h"
 #include "ops/attrs.h"
 #include "ops/loss/lm_head_chunks.h"
@@ -39,13 +38,13 @@ typedef struct Projection {
     Value *out;
 } Projection;
 
-/* A weight that isn't packed with others. */
+/* Whether the value is a weight that isn't packed with others. */
 static bool is_plain(const Value *w)
 {
     return w->kind == VALUE_PARAM && w->param && !w->storage;
 }
 
-/* Nobody else reads it: its gradient is a part of that of the packed one. */
+/* Whether the value is such a weight and has one reader: then its gradient can be a part of the packed weight's gradient. */
 static bool is_plain_once(const Value *w)
 {
     return is_plain(w) && read_once(w);
@@ -61,14 +60,14 @@ static bool match_projection(Value *out, Projection *p)
     return p->linear->in[1]->param && (!p->linear->in[2] || p->linear->in[2]->param);
 }
 
-/* Two weights of one kind, or two that aren't there. */
+/* Whether both are weights with the same dtype, both trained or both frozen; or both are absent. */
 static bool can_join(const Value *a, const Value *b)
 {
     if (!a || !b) return a == b;
     return a != b && a->type.dtype == b->type.dtype && a->param->trained == b->param->trained;
 }
 
-/* The same input, the same kind of weight: one GEMM can do them all. */
+/* Whether one GEMM can make all projections: they have the same input and weights of one kind. */
 static bool are_one_product(const Projection *p, int count)
 {
     for (int i = 0; i < count; i++)
@@ -79,13 +78,13 @@ static bool are_one_product(const Projection *p, int count)
     return true;
 }
 
-/* The projections that an anchor reads, and how many; 0: it reads something else. */
+/* Finds the projections that an anchor reads. Returns how many; 0: the anchor reads something else. */
 typedef int (*ProjectionsFn)(const Node *anchor, Projection p[MAX_PACKED]);
 
-/* The anchor that alone reads what follows from a linear layer; NULL: none of that op is. */
+/* The anchor, a node of `op`, that a linear layer leads to through values with one reader each; NULL: none. */
 static const Node *anchor_behind(const Node *linear, const OpDef *op)
 {
-    enum { MOST_BETWEEN = 4 }; /* LoRA's add, the heads, their norm and their turn */
+    enum { MOST_BETWEEN = 4 }; /* between a linear layer and its anchor: LoRA's add, the reshape to heads, their norm and their rotation */
     const Value *value = linear->out[0];
     for (int i = 0; i <= MOST_BETWEEN && read_once(value); i++) {
         const Node *node = value->first_use->node;
@@ -102,7 +101,7 @@ static bool have_same_weights(const Projection *a, const Projection *b, int coun
     return true;
 }
 
-/* Whether inputs `input` of the projections' GEMMs are packed together, or aren't there. */
+/* Whether inputs `input` of the projections' GEMMs are packed together already, or all absent. */
 static bool are_packed(const Projection *p, int count, int input)
 {
     const Value *first = p[0].linear->in[input];
@@ -112,7 +111,7 @@ static bool are_packed(const Projection *p, int count, int input)
     return !member;
 }
 
-/* Whether each of them is a weight by itself that `num_uses` nodes read, or none is there. */
+/* Whether input `input` of each projection is absent, or an unpacked weight that `num_uses` nodes read. */
 static bool are_plain(const Projection *p, int count, int input, int num_uses)
 {
     for (int i = 0; i < count; i++) {
@@ -122,8 +121,8 @@ static bool are_plain(const Projection *p, int count, int input, int num_uses)
     return true;
 }
 
-/* Whether all that reads the weights can be packed alike: a part of a packed weight has no gradient of its own. A block that is applied
- * several times reads the same weights each time; those of the first that was packed are packed for all. */
+/* Whether all readers of the weights can be packed alike: a part of a packed weight has no gradient of its own. A block that is applied
+ * several times reads the same weights each time; they are packed at its first application, for all. */
 static bool can_pack(const Node *anchor, const Projection *p, int count, ProjectionsFn projections)
 {
     Projection   other[MAX_PACKED];
@@ -139,7 +138,7 @@ static bool can_pack(const Node *anchor, const Projection *p, int count, Project
     return true;
 }
 
-/* A new parameter without an identity of its own, of which the members are consecutive rows. */
+/* Adds a packed parameter, without a Param of its own, whose consecutive rows are the members. */
 static Value *pack_params(Graph *graph, Value *const *members, int count)
 {
     TensorType type = members[0]->type;
@@ -154,7 +153,7 @@ static Value *pack_params(Graph *graph, Value *const *members, int count)
     return packed;
 }
 
-/* Inputs `input` of the projections' GEMMs, packed. */
+/* Packs inputs `input` of the projections' GEMMs, unless they are packed already. */
 static Value *pack_inputs(Graph *graph, const Projection *p, int count, int input)
 {
     Value *members[MAX_PACKED];
@@ -163,7 +162,7 @@ static Value *pack_inputs(Graph *graph, const Projection *p, int count, int inpu
     return pack_params(graph, members, count);
 }
 
-/* Emits the LoRA add again, onto y, its columns `col` further. */
+/* Emits the LoRA add again, onto y, with its columns shifted by `col`. */
 static Status add_again(Graph *graph, const Node *add, int64_t col, const char *name, Value **y)
 {
     LinearAttrs   attrs;
@@ -177,7 +176,7 @@ static Status add_again(Graph *graph, const Node *add, int64_t col, const char *
     return pass_add(graph, add->op, is_rows ? (void *)&rows : &attrs, name, in, add->num_in, y);
 }
 
-/* Emits at the cursor the packed GEMM and the LoRA adds onto its columns; the old nodes go once nothing reads them. */
+/* Emits at the cursor the packed GEMM and the LoRA adds onto its columns. The old nodes are removed once nothing reads them. */
 static Status pack_projections(Graph *graph, const Projection *p, int count, Value **out)
 {
     Value *bias = p[0].linear->in[2] ? pack_inputs(graph, p, count, 2) : NULL;
@@ -208,7 +207,7 @@ static bool match_heads(Value *value, bool rope, HeadPath *h)
         const RopeAttrs *attrs = h->rope ? h->rope->attrs : NULL;
         if (!attrs || attrs->inverse || attrs->interleaved || !read_once(value)) return false;
         value = h->rope->in[0];
-        if (h->rope->in[1]->type.dim[1] != value->type.dim[3]) return false; /* a part of each head turns */
+        if (h->rope->in[1]->type.dim[1] != value->type.dim[3]) return false; /* only a part of each head is rotated */
         h->norm = producer_is(value, &op_rms_norm);
         if (h->norm) {
             if (!read_once(value)) return false;
@@ -226,7 +225,7 @@ static bool same_rope(const HeadPath *q, const HeadPath *k)
     return q->norm->in[1] != k->norm->in[1] && memcmp(q->norm->attrs, k->norm->attrs, sizeof(RmsNormAttrs)) == 0;
 }
 
-/* *packed, its query and key heads normed and turned. */
+/* Replaces *packed by a version with query and key heads normed and rotated. */
 static Status turn_heads(Graph *graph, const Node *attention, const HeadPath *q, const HeadPath *k, Value **packed)
 {
     const AttentionAttrs *attrs = attention->attrs;
@@ -243,7 +242,7 @@ static Status turn_heads(Graph *graph, const Node *attention, const HeadPath *q,
     return OK;
 }
 
-/* h: queries, keys, values. */
+/* Finds the nodes that make queries (h[0]), keys (h[1]) and values (h[2]). */
 static bool match_qkv(const Node *attention, HeadPath h[MAX_PACKED])
 {
     if (attention->op != &op_attention && attention->op != &op_attention_cached) return false;
@@ -278,13 +277,13 @@ static Status fuse_qkv(Graph *graph, Node *attention)
     return OK;
 }
 
-/* ---- heads made ready where a cache is attended ---- */
+/* ---- norm and rotation of heads inside attention over a cache ---- */
 
 static Status fuse_turn(Graph *graph, Node *cached)
 {
     Node *turn = cached->op == &op_attention_cached ? producer_is(cached->in[0], &op_qkv_norm_rope) : NULL, *node;
     if (!turn || !read_once(turn->out[0]) || (turn->out[1] && turn->out[1]->num_uses) || turn->out[0]->type.dim[1] != 1) return OK;
-    if (cached->in[7] || cached->in[8]) return OK; /* sinks, bias: attention_turned has none */
+    if (cached->in[7] || cached->in[8]) return OK; /* attention_turned has neither sinks nor bias */
     const QkvAttrs *qkv = turn->attrs;
     TurnedAttrs     attrs = {*(const AttentionAttrs *)cached->attrs, qkv->eps, qkv->offset};
     Value          *in[TURNED_IN] = {turn->in[0], cached->in[3], cached->in[4], cached->in[5], cached->in[6],
@@ -318,12 +317,12 @@ static Status fuse_gate_up(Graph *graph, Node *swiglu)
 
 /* ---- adapters on one input ---- */
 
-typedef struct Adapters { /* of one result, in the order of their adds */
+typedef struct Adapters { /* the adapters of one result, in the order of their adds */
     int   count;
     Node *add[LORA_MAX_MEMBERS], *down[LORA_MAX_MEMBERS]; /* y += alpha h B^T with h = x A^T */
 } Adapters;
 
-/* Columns of an add of one member. */
+/* An add of one adapter writes `*rows` columns, beginning with column *first. */
 static void add_columns(const Node *add, int64_t *first, int64_t *rows)
 {
     bool is_rows = add->op == &op_lora_rows;
@@ -331,7 +330,7 @@ static void add_columns(const Node *add, int64_t *first, int64_t *rows)
     *rows = is_rows ? ((const LoraRowsAttrs *)add->attrs)->rows[0] : add->in[2]->type.dim[0];
 }
 
-/* Whether two adds onto one result differ in nothing but what is a member's own. */
+/* Whether two adds onto one result differ only in their columns and matrices. */
 static bool are_alike(const Node *a, const Node *b)
 {
     if (a->op != b->op) return false;
@@ -340,7 +339,7 @@ static bool are_alike(const Node *a, const Node *b)
     return a->in[3] == b->in[3] && x->ranks.count == y->ranks.count && !x->rows[1] && !y->rows[1];
 }
 
-/* Puts `add` first in the list: in the chain it stands before those already there. */
+/* Puts `add` first in the list, if it can be fused with the adds there, all of which come after it in the chain. */
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
@@ -363,7 +362,7 @@ static bool match_adapter(Node *add, Adapters *a)
     return true;
 }
 
-/* The one reader of `add` is an add to the same result. */
+/* Whether the only reader of `add` is another add onto the same result. */
 static bool goes_on(const Node *add)
 {
     if (!read_once(add->out[0])) return false;
@@ -371,7 +370,7 @@ static bool goes_on(const Node *add)
     return use->node && use->node->op == add->op && use->index == 0;
 }
 
-/* h of all members by one GEMM over their A, packed; one member's is there already. */
+/* *out_h: h of all members, by one GEMM over their packed A or, for a single member, its own product. *out_b: the members' B, packed. */
 static Status stack_down(Graph *graph, const Adapters *a, Value **out_h, Value **out_b)
 {
     Value *down[LORA_MAX_MEMBERS], *up[LORA_MAX_MEMBERS];
@@ -397,7 +396,7 @@ static LoraAttrs lora_attrs(const Adapters *a)
     return attrs;
 }
 
-/* Ranks and scales of the members, one after the other. */
+/* Appends one member's ranks, or scales. */
 static void append_list(AttrList *list, const AttrList *more)
 {
     memcpy(list->values + list->count, more->values, (size_t)more->count * sizeof *more->values);
@@ -443,14 +442,14 @@ static Status fuse_residual_norm(Graph *graph, Node *norm)
     Node *add = norm->op == &op_rms_norm ? producer_is(norm->in[0], &op_add) : NULL;
     if (!add || norm->in[1]->type.ndim != 1 || !type_same_dims(&add->in[0]->type, &add->in[1]->type)) return OK;
     Node *weight = norm->in[1]->producer;
-    if (weight && !node_precedes(weight, add)) { /* ones, as a norm without a weight reads, may be made earlier */
+    if (weight && !node_precedes(weight, add)) { /* a norm without a weight reads a constant of ones, which may be made earlier */
         if (weight->num_in) return OK;
         graph_move_before(graph, weight, add);
     }
     Value *in[] = {add->in[0], add->in[1], norm->in[1]};
     Node  *node;
-    /* Where the add stood: its sum may be read before the norm is. The layer is the add's, so that what the next layer
-     * reads counts as that layer's input. */
+    /* The new node stands where the add stood, since readers of the sum may run before the norm. It keeps the add's layer: then the next
+     * layer, which reads its results, counts them as inputs. */
     graph->cursor = add;
     graph->layer = add->layer;
     graph->part = PART_NORM;
@@ -486,10 +485,10 @@ static Status fuse_lm_head(Graph *graph, Node *loss)
     return OK;
 }
 
-/* Nodes are added before the anchor, of its layer, part and line. */
+/* Rewrites at an anchor. New nodes stand before the anchor and have its layer, part and source line. */
 typedef Status (*FuseFn)(Graph *graph, Node *anchor);
 
-/* FUSE_CHAIN is a pass of its own, behind autodiff. */
+/* FUSE_CHAIN is a pass of its own, after autodiff. */
 static const FuseFn rewrites[FUSION_COUNT] = {
     [FUSE_RESIDUAL_NORM] = fuse_residual_norm,
     [FUSE_QKV] = fuse_qkv,
@@ -517,8 +516,8 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
     return OK;
 }
 
-/* A step adds to the head's gradient once a chunk of each micro-batch: where these are too many for bf16, a micro-batch adds its own up
- * in fp32. The sums of micro-batches are others' to choose (fp32_grads). */
+/* Sets the head's chunks. A step adds to the head's gradient once per chunk of each micro-batch. If that is too often for bf16, each
+ * micro-batch sums its chunks in fp32. How micro-batches are summed is up to fp32_grads. */
 static void cut_head(Graph *graph, const CompileOptions *options)
 {
     int64_t micro_steps = options->micro_steps ? options->micro_steps : 1;
@@ -534,7 +533,8 @@ Status pass_fuse(PassContext *context, Graph **graph)
 {
     int      counts[FUSION_COUNT];
     uint32_t no_fuse = context->options->no_fuse;
-    /* With dropout adapters read inputs of their own in training programs: nothing may be packed in the others either. */
+    /* With dropout, adapters on one layer's input read different values in training programs, and can't be packed: no program packs
+     * them. */
     if (context->options->lora.dropout > 0) no_fuse |= 1u << FUSE_LORA;
     TRY(fuse_graph(*graph, no_fuse, counts));
     cut_head(*graph, context->options);

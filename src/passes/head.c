@@ -1,6 +1,6 @@
-/* head: for entries without a model: a bare matrix. Rows of hidden states come in, of each its logits are made and an id is chosen, and the
- * ids are told to the host in a ring that it reads while later runs go on. Ranks divide the matrix by rows: each makes its columns of the
- * logits, and all of them choose of the whole. */
+/* head: for entries without a model: a bare matrix. For each row of hidden states logits are computed and an id is chosen. Ids are written
+ * to a ring in host memory, which the host reads while later runs go on. Ranks divide the matrix by rows: each computes its columns of the
+ * logits, and every rank chooses from all columns. */
 #include "ops/ops.h"
 #include "ops/products/head_rows.h"
 #include "ops/sample/sample.h"
@@ -9,8 +9,8 @@
 /* Rows of logits begin where they can be read 16 bytes at once. */
 enum { WHOLE_COLUMNS = 8 };
 
-/* While a piece is made, the one before is gathered. 151,936 x 8,192 in bf16, 64 rows, on two H200: two pieces 489 us, three 467, four 526.
- */
+/* A piece is multiplied while the one before it is gathered. 151,936 x 8,192 in bf16, 64 rows, on two H200: two pieces 489 us, three 467,
+ * four 526. */
 enum { PIECES = 3 };
 
 static Value *add_value(Graph *graph, ValueKind kind, const char *name, TensorType type)
@@ -34,7 +34,7 @@ static Value *add_part(Graph *graph, ValueKind kind, const char *name, int piece
     return add_value(graph, kind, piece ? arena_printf(graph->arena, "%s.%d", name, piece) : name, type);
 }
 
-/* The logits of each row: the columns of a piece of the matrix, of `share` rows. */
+/* The columns of the logits that a piece of the matrix, of `share` rows, makes. */
 static Status add_product(Graph *graph, const HeadOptions *head, Value *hidden, int piece, int64_t share, Value **out)
 {
     Value *in[HEAD_BIAS + 1] = {hidden};
@@ -45,7 +45,7 @@ static Status add_product(Graph *graph, const HeadOptions *head, Value *hidden, 
     return pass_add(graph, &op_head_rows, &attrs, "logits", in, HEAD_BIAS + 1, out);
 }
 
-/* All logits of each row. The ranks' columns of one piece cross while the next piece is multiplied. */
+/* All columns of the logits. Ranks exchange the columns of one piece while the next piece is multiplied. */
 static Status add_logits(Graph *graph, const HeadOptions *head, const ProgramSpec *spec, int world, Value **out)
 {
     const char *name = arena_printf(graph->arena, HEAD_HIDDEN "%s", dtype_info(spec->hidden)->name);
@@ -66,7 +66,7 @@ static Status add_logits(Graph *graph, const HeadOptions *head, const ProgramSpe
     return OK;
 }
 
-/* An id of each row; nothing else of the choice is wanted. */
+/* Chooses an id for each row; the other outputs of op sample aren't wanted. */
 static Status add_choice(Graph *graph, const HeadOptions *head, int64_t rows, Value *logits, Value **out)
 {
     Value      *in[NODE_MAX_IN];

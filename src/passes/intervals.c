@@ -1,5 +1,5 @@
-/* Placing intervals: one after the other, each at the smallest gap that fits between those alive with it. Which addresses are
- * taken in a span of time is known without looking at every interval: a tree over time keeps the taken addresses of its parts. */
+/* Places intervals one after the other, each in the smallest gap that fits between intervals alive at the same time. A tree over time keeps
+ * the taken addresses of its parts, so that the addresses taken in a span of time are known without a look at every interval. */
 #include "passes/intervals.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ typedef struct Range {
     int64_t begin, end;
 } Range;
 
-/* Ranges in order, none of which touch. */
+/* Ranges in order; no two touch. */
 typedef struct RangeSet {
     Range *item;
     int    num, capacity;
@@ -29,7 +29,7 @@ static void reserve(Arena *arena, RangeSet *set, int num)
 
 static void add_range(Arena *arena, RangeSet *set, Range range)
 {
-    int first = 0, high = set->num; /* first: of those that touch it; end: behind the last of them */
+    int first = 0, high = set->num; /* first: the first range that touches the new one, once found */
     while (first < high) {
         int middle = (first + high) / 2;
         if (set->item[middle].end < range.begin)
@@ -50,7 +50,7 @@ static void add_range(Arena *arena, RangeSet *set, Range range)
     set->num += first + 1 - end;
 }
 
-/* out = a and b together, gaps of less than least_gap left out. */
+/* out: the union of a and b, without gaps of less than least_gap. */
 static void unite(Arena *arena, const RangeSet *a, const RangeSet *b, int64_t least_gap, RangeSet *out)
 {
     int i = 0, k = 0;
@@ -69,13 +69,13 @@ static void unite(Arena *arena, const RangeSet *a, const RangeSet *b, int64_t le
 
 /* ---- times ---- */
 
-/* A binary tree over all times, stored as a heap: node 1 is all of them, leaf t is node size + t. An interval is at the few largest nodes
- * that lie within it, and touches what lies above its ends. */
+/* A binary tree over all times, stored as a heap: node 1 is all times, leaf t is node size + t. An interval covers the few largest nodes
+ * that lie within it, and touches all nodes from its first and its last leaf up to the root. */
 typedef struct Timeline {
     Arena    *arena;
     int       size;                /* leaves: a power of two */
-    RangeSet *covering, *touching; /* by node: of the intervals that are there; of those with an end below */
-    RangeSet  taken, spare;        /* for a search */
+    RangeSet *covering, *touching; /* by node: addresses taken by intervals that cover the node; by intervals that touch the node */
+    RangeSet  taken, spare;        /* used by a search */
 } Timeline;
 
 static Timeline timeline_make(Arena *arena, int num_times)
@@ -115,7 +115,7 @@ static void collect(Timeline *t, const RangeSet *set, int64_t least_gap)
     t->spare = spare;
 }
 
-/* t->taken: the addresses taken within the item's life, gaps that are too small for it left out. */
+/* t->taken: the addresses taken during the item's life, without gaps that are too small for it. */
 static void find_taken(Timeline *t, const Interval *item)
 {
     int first = item->start + t->size, last = item->end + t->size;
@@ -174,7 +174,7 @@ static int by_area(const void *a, const void *b)
     return x->id - y->id;
 }
 
-/* The smallest gap that fits, the lowest of equal ones; else above all. */
+/* The offset of the smallest gap that fits, the lowest among equal ones; if none fits, the end of all ranges. */
 static int64_t find_offset(const RangeSet *taken, int64_t bytes)
 {
     int64_t best = -1, best_gap = INT64_MAX, end = 0;
@@ -205,7 +205,7 @@ static void try_order(Placing *p)
     for (int i = 0; i < p->num_intervals; i++) p->best[i] = p->intervals[i].offset;
 }
 
-/* What reaches highest goes first next time. */
+/* Moves the item that reaches highest to the front: it is placed first next time. */
 static void raise_highest(Placing *p)
 {
     int highest = 0;
@@ -239,7 +239,8 @@ int64_t intervals_live(Arena *arena, const Interval *intervals, int num)
     return most;
 }
 
-/* Largest first is within a few percent of the bound; where it isn't, other orders and then repairs of the last one are tried. */
+/* Places the largest intervals first, which usually comes within a few percent of the bound (out_live). If it doesn't, tries other orders,
+ * then repairs of the last order. */
 int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out_live)
 {
     enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };

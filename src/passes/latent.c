@@ -1,14 +1,14 @@
-/* Part of pass cache: latent attention (DeepSeek-V2's MLA), whose keys and values are products of one vector of each token, its latent,
- * keeps that vector and the part of the keys that all heads share in the KV cache:
+/* Part of pass cache: latent attention (DeepSeek-V2's MLA) makes keys and values from one vector of each token, its latent. The KV
+ * cache then holds that latent, and the part of the keys that all heads share:
  *
  *     k = concat(rows of linear(latent, Wk), expand(shared)), v = rows of linear(latent, Wv), o = attention(concat(q, r), k, v)
  *
- * q k^T is (q Wk) latent^T, so that each head's query is multiplied with its matrix in place of all keys, and its result in place of all
- * values:
+ * Since q k^T = (q Wk) latent^T, each head multiplies its query by its matrix, instead of the latents of all keys. Likewise it multiplies
+ * its result, instead of the latents of all values:
  *
  *     o = group_linear(attention_latent(concat(group_linear(q, Wk), r), concat(latent, shared)), Wv)
  *
- * Prompts are read in this form too, so that how a prompt is cut changes no bits. The order of sums differs from training's. */
+ * Prompts are read in this form too, so that cutting a prompt changes no bits. The order of sums differs from training's. */
 #include "ops/attention/attention_latent.h"
 #include "ops/ops.h"
 #include "ops/products/group_linear.h"
@@ -18,10 +18,10 @@
 
 enum { IN_Q, IN_K, IN_V, IN_DOC_START };
 
-/* Which rows of each head's matrix make keys, or values, of the latent. */
+/* The rows of each head's matrix that make keys, or values, from the latent. */
 typedef struct HeadRows {
-    Value  *latent, *weight; /* (B,T,K); (H R,K) */
-    int64_t begin, size;     /* of the R rows */
+    Value  *latent, *weight; /* (B,T,K); (H R,K): R rows a head */
+    int64_t begin, size;     /* a part of the R rows of a head */
 } HeadRows;
 
 typedef struct Latent {
@@ -41,7 +41,7 @@ static bool is_last(int64_t dim)
     return dim == -1 || dim == 3;
 }
 
-/* Whether value (B,T,H,size) is made of some rows of each head of linear(latent, weight). */
+/* Whether value (B,T,H,size) consists of some rows of each head of linear(latent, weight). */
 static bool find_part(Value *value, int64_t heads, HeadRows *out)
 {
     Node *columns = made_by(value, &op_columns), *slice = made_by(value, &op_slice);
@@ -59,7 +59,7 @@ static bool find_part(Value *value, int64_t heads, HeadRows *out)
     return true;
 }
 
-/* Whether value (B,T,heads,.) is a concat of two in each head. */
+/* Whether value (B,T,heads,.) concatenates two parts in each head. */
 static bool find_halves(const Value *value, Value *out[2])
 {
     Node *concat = made_by(value, &op_concat);
@@ -70,7 +70,7 @@ static bool find_halves(const Value *value, Value *out[2])
     return true;
 }
 
-/* The one head that is spread over all of value's; NULL: they aren't one. */
+/* The single head that is expanded to all heads of the value; NULL: the value isn't made so. */
 static Value *spread_from(const Value *value)
 {
     Node        *expand = made_by(value, &op_expand);
@@ -96,7 +96,7 @@ static bool find_latent(const Graph *graph, const Node *node, Latent *out)
            out->k.latent == out->v.latent;
 }
 
-/* Why keys and values stay whole; NULL: they needn't. */
+/* Why the cache must hold whole keys and values; NULL: it needn't. */
 static const char *reason_against(const PassContext *context, const Latent *latent)
 {
     const CompileOptions *options = context->options;

@@ -1,13 +1,13 @@
-/* The layout of what lasts: one for all programs of a session. Trained parameters lie in flat runs, the buckets, a run for each rule of the
- * optimizer, each pair of types of weight and gradient, each way to divide them among ranks, and the host's memory apart.
+/* The layout of lasting values: one for all programs of a session. Trained parameters lie in flat runs, the buckets. The parameters of a
+ * bucket have the same rule of the optimizer, dtypes of weight and gradient, division among ranks, and space (device or host).
  *
  * With several ranks a bucket is cut into chunks of whole values, each a multiple of SHARE_ALIGN elements for each rank, and a rank owns
- * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: an update has the
- * same blocks and draws the same numbers, whatever the number of ranks.
+ * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: so an update has the
+ * same blocks and draws the same random numbers, whatever the number of ranks.
  *
- * Values that are updated as a whole stand in groups of as many of one type as there are ranks: rank r's is the one in place r. A group is
- * a chunk where gradients and weights are whole on each rank. Else each of its values is one, and the shares that a rank has of all of them
- * are one run of the size of a value. Packed weights whose blocks of moments equal shares would cut stand in such groups too. */
+ * Values that are updated as a whole stand in groups of as many values of one type as there are ranks; rank r updates the value in place r.
+ * If every rank holds gradients and weights whole, a group is a chunk. Else each value of the group is a chunk, and a rank's shares of all
+ * of them make a run of the size of one value. Packed weights whose blocks of moments equal shares would cut stand in such groups too. */
 #include "passes/layout.h"
 
 #include "base/philox.h"
@@ -19,8 +19,8 @@
 #include <string.h>
 
 enum {
-    FLAT_ALIGN = 128,           /* elements between parameters of the flat run: PLACE_ALIGN for two-byte elements */
-    SHARE_ALIGN = MOMENT_BLOCK, /* the same where ranks share the run, and what divides a share */
+    FLAT_ALIGN = 128,           /* alignment in elements of parameters in the flat run: PLACE_ALIGN for two-byte elements */
+    SHARE_ALIGN = MOMENT_BLOCK, /* alignment in elements if ranks share the run; a share is a multiple of it */
 };
 
 int64_t layout_align(int64_t n, int64_t to)
@@ -67,7 +67,7 @@ static bool is_trained(const Value *whole)
     return param && param->trained;
 }
 
-/* Adapters stay on the device: they are small, and all that is trained. */
+/* See layout.h. Adapters stay on the device: they are small, and nothing else is trained. */
 Space layout_space(const CompileOptions *options, const Value *whole)
 {
     const Param *param = layout_first_param(whole);
@@ -78,8 +78,8 @@ Space layout_space(const CompileOptions *options, const Value *whole)
 
 /* ---- buckets ---- */
 
-/* Whether a rank's share of the elements [first, first + numel) begins within a block of moments of a parameter of the value, which begins
- * at element `at` of them. */
+/* Whether ranks' equal shares of `numel` elements, among which the value begins at element `at`, would begin within a block of moments of
+ * one of its parameters. */
 static bool cuts_blocks(const Value *whole, int64_t at, int64_t numel, int world)
 {
     for (const Value *part = NULL; (part = layout_next_param(whole, part));) {
@@ -99,19 +99,19 @@ static bool has_blocks(const OptimizerRule *rule)
     return false;
 }
 
-/* A block of moments has one scale, and belongs to one rank. */
+/* Whether a value may be cut into equal shares: a block of moments has one scale, so it belongs to one rank. */
 static bool can_be_cut(const CompileOptions *options, const Value *whole)
 {
     int64_t numel = type_numel(&whole->type);
     return !is_trained(whole) || !has_blocks(optimizer_rule(options, whole)) || !cuts_blocks(whole, 0, numel, options->world);
 }
 
-/* Whether each rank can have an equal share of a value, and is to. Norms and the like stay whole: that costs nothing, and a gather each
- * would. */
+/* Whether ranks divide a value into equal shares. Norms and other small values stay whole: they take little memory, and each would cost a
+ * gather. */
 static bool is_divided(const CompileOptions *options, const Value *whole)
 {
     const TensorType *type = &whole->type;
-    bool              is_read = false; /* members by themselves, which have no memory if the whole has none */
+    bool              is_read = false; /* some member has readers of its own: they need the whole value in memory */
     for (const Value *member = whole->first_member; member; member = member->next_member) is_read = is_read || member->first_use;
     return type->ndim > 1 && !is_read && type_numel(type) % (SHARE_ALIGN * options->world) == 0 &&
            type_bytes(type) >= options->whole_bytes && can_be_cut(options, whole);
@@ -122,14 +122,14 @@ static Division division_of(const CompileOptions *options, const Value *whole)
     return options->world > 1 && is_divided(options, whole) ? (Division)options->zero_level : DIVIDE_STATES;
 }
 
-/* On the device where it crosses whole at the end of a step, or is an adapter's. */
+/* Gradients that cross whole at the end of a step, and those of adapters, stay on the device even with offload_grads. */
 Space layout_grad_space(const CompileOptions *options, const Value *whole)
 {
     bool stays = layout_first_param(whole)->is_adapter || (options->world > 1 && division_of(options, whole) == DIVIDE_STATES);
     return options->offload >> OFFLOAD_GRADS & 1 && !stays ? SPACE_HOST : SPACE_DEVICE;
 }
 
-/* Whether blocks of a parameter in it lie apart from those that are counted from the value's beginning. */
+/* Whether a parameter of the value begins off the grid of moment blocks that is counted from the value's beginning. */
 static bool has_odd_blocks(const Value *whole)
 {
     for (const Value *part = NULL; (part = layout_next_param(whole, part));)
@@ -141,7 +141,7 @@ static Bucket bucket_of(const CompileOptions *options, const Value *value, bool 
 {
     const OptimizerRule *rule = optimizer_rule(options, value);
     Division             division = division_of(options, value);
-    bool                 gathered = options->world > 1 && division != DIVIDE_WEIGHTS; /* whole, by what ranks send to one another */
+    bool gathered = options->world > 1 && division != DIVIDE_WEIGHTS; /* held whole by each rank: collectives fill it, on the device */
     return (Bucket){.weight = value->type.dtype,
                     .grad = options->fp32_grads ? DT_F32 : value->type.dtype,
                     .rule = rule,
@@ -157,13 +157,13 @@ static bool is_same_bucket(const Bucket *a, const Bucket *b)
            a->space == b->space && a->grad_space == b->grad_space;
 }
 
-/* One trained value, or the packed memory of several, in the flat run. */
+/* A trained value, or the packed memory of several, in the flat run. */
 typedef struct Run {
     const Value *value;
     int64_t      at;
     int          chunk, group;
-    int64_t      read;  /* Node.order of its first reader */
-    int          index; /* in the order of the graph */
+    int64_t      read;  /* Node.order of the value's first reader */
+    int          index; /* position in the order of the graph */
 } Run;
 
 static void end_chunk(Bucket *bucket, int world, int64_t end)
@@ -174,8 +174,8 @@ static void end_chunk(Bucket *bucket, int world, int64_t end)
     chunk[1].first = bucket->numel;
 }
 
-/* Bytes of a chunk at least. The last gradients have nothing to cross beside, so that a chunk is a sixteenth of all; but not so small that
- * it crosses at less than half of the links' speed, nor larger than it takes for nine tenths of it. */
+/* The least bytes of a chunk. Nothing runs beside the transfer of the last gradients, so a chunk is a sixteenth of all gradients. But it is
+ * large enough to cross at half of the links' speed at least, and no larger than it takes for nine tenths of that speed. */
 static int64_t least_chunk(const Plan *plan, const CompileOptions *options, int64_t all)
 {
     enum { PARTS = 16, UNKNOWN_LINKS = 32 << 20 };
@@ -185,7 +185,7 @@ static int64_t least_chunk(const Plan *plan, const CompileOptions *options, int6
     return part < least ? least : part > most ? most : part;
 }
 
-/* Values one after the other. A chunk is one value where gradients cross as soon as they are there, else a few. */
+/* Places values one after the other. A chunk is one value where gradients cross as soon as they are made, else several. */
 static void place_runs(const Plan *plan, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
 {
     int64_t all = 0;
@@ -202,8 +202,8 @@ static void place_runs(const Plan *plan, const CompileOptions *options, Bucket *
     }
 }
 
-/* What the next `count` matrices of one type are put in: `count` of the places that a group has for ranks, in their order. The ranks that
- * have the least to do so far get one each; `work` is what each has. */
+/* Chooses the ranks that get the next `count` matrices of one type, one each: the ranks with the least `work` so far. Sets is_chosen for
+ * each rank, and adds to the work of each chosen rank. */
 static void choose_ranks(const TensorType *type, int world, int count, double *work, bool *is_chosen)
 {
     double cost = (double)type_numel(type) * (double)(type->dim[0] < type->dim[1] ? type->dim[0] : type->dim[1]);
@@ -217,7 +217,7 @@ static void choose_ranks(const TensorType *type, int world, int count, double *w
     }
 }
 
-/* Of `count` values of one type a group, a value a rank. */
+/* Places one group: `count` values of one type, at most one for each rank. */
 static void place_group(Arena *arena, const CompileOptions *options, Bucket *bucket, Run *runs, int count, double *work)
 {
     const TensorType *type = &runs[0].value->type;
@@ -239,7 +239,7 @@ static void place_group(Arena *arena, const CompileOptions *options, Bucket *buc
     bucket->numel = first + group.numel;
 }
 
-/* Values of one type after another, in groups of a value a rank. */
+/* Places the values of one type after another, in groups with a value for each rank. */
 static void place_whole_runs(Arena *arena, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
 {
     Run    *sorted = arena_array(arena, Run, count + 1);
@@ -261,7 +261,8 @@ static void place_whole_runs(Arena *arena, const CompileOptions *options, Bucket
     memcpy(runs, sorted, sizeof *runs * (size_t)count);
 }
 
-/* What of elements [at, at + numel) of the bucket, all in one chunk, this rank owns, as elements of its share. */
+/* The piece that this rank owns of elements [at, at + numel) of the bucket, which are all in one chunk. The result's .at is an element of
+ * the rank's share. */
 static PlanPiece own(const Plan *plan, const Chunk *chunk, int64_t at, int64_t numel)
 {
     int64_t share = chunk->numel / plan->world, begin = chunk->first + plan->rank * share, end = begin + share;
@@ -270,8 +271,8 @@ static PlanPiece own(const Plan *plan, const Chunk *chunk, int64_t at, int64_t n
     return (PlanPiece){.first = first < last ? first - at : 0, .numel = last - first, .at = chunk->first / plan->world + first - begin};
 }
 
-/* A weight, which begins at element `at` of memory that begins `base` bytes into its region. share: this rank has no more of it; NULL: all.
- */
+/* Adds a weight, which begins at element `at` of memory that begins `base` bytes into its region. share: all that this rank keeps of the
+ * weight; NULL: it keeps the whole. */
 static Status add_weight(Plan *plan, const Value *value, Space space, int64_t base, int64_t at, const PlanPiece *share)
 {
     TensorType type = share ? type_make(value->type.dtype, 1, share->numel) : value->type;
@@ -280,7 +281,7 @@ static Status add_weight(Plan *plan, const Value *value, Space space, int64_t ba
     return OK;
 }
 
-/* A value that begins at element `at` of the bucket, and is of this run or a part of it. */
+/* Adds a trained value (the whole run, or a member of it) that begins at element `at` of the bucket, and its gradient. */
 static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, const Run *run, int64_t at)
 {
     const char *grad = arena_printf(plan->arena, "grad.%s", value->name);
@@ -307,15 +308,15 @@ static Status add_trained(Plan *plan, const Value *value, const Bucket *bucket, 
     return OK;
 }
 
-/* Where a state begins for each parameter of a bucket, and how long it is. */
+/* Sets where a state begins for each parameter of a bucket, and how long it is. */
 static void layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
 {
-    enum { ROWS_ALIGN = 64 }; /* elements between parameters */
+    enum { ROWS_ALIGN = 64 }; /* alignment, in elements, of each parameter's state */
     int64_t *at = arena_array(plan->arena, int64_t, bucket->count + 1), rows = 0;
     for (int i = 0; i < bucket->count; i++) {
         const int64_t *segment = plan->segments[bucket->first + i];
         int64_t        offset = segment[SEGMENT_OFFSET];
-        CHECK(state->extent != STATE_BLOCKS || segment[SEGMENT_FIRST] % MOMENT_BLOCK == 0); /* find_buckets */
+        CHECK(state->extent != STATE_BLOCKS || segment[SEGMENT_FIRST] % MOMENT_BLOCK == 0); /* find_buckets makes sure of it */
         at[i] = state->extent == STATE_ELEMENTS ? offset : state->extent == STATE_BLOCKS ? MOMENT_FIRST(offset, i) : rows;
         TensorType type = state_type(state, plan->trained_params[bucket->first + i]);
         if (segment[SEGMENT_NUMEL]) rows = layout_align(rows + type_numel(&type), ROWS_ALIGN);
@@ -324,10 +325,10 @@ static void layout_state(Plan *plan, const Bucket *bucket, BucketState *state)
     state->numel = state->extent == STATE_ELEMENTS ? bucket->share_numel
                    : state->extent == STATE_BLOCKS ? MOMENT_FIRST(bucket->share_numel, bucket->count)
                    : rows                          ? rows
-                                                   : ROWS_ALIGN; /* of no parameter: values have elements */
+                                                   : ROWS_ALIGN; /* no parameter of this rank; but a value can't be empty */
 }
 
-/* A flat value at a region's end; NULL: not kept. */
+/* Adds a flat value at a region's end; name NULL: adds nothing. */
 static Status add_flat(Plan *plan, const char *name, DType dtype, int64_t numel, Region region, Space space)
 {
     TensorType type = type_make(dtype, 1, numel);
@@ -351,8 +352,8 @@ static int by_reading(const void *a, const void *b)
     return x->read != y->read ? (x->read < y->read ? -1 : 1) : x->index - y->index;
 }
 
-/* The bucket's values in the order of the graph; with several ranks in the order in which they are read, so that a chunk is of neighbours:
- * it is wanted, and its gradients are there, at about one time. */
+/* Lists the bucket's values in the order of the graph; with several ranks in the order of their first reads. Then a chunk consists of
+ * neighbours: they are needed, and their gradients are ready, at about one time. */
 static int list_runs(const CompileOptions *options, const Graph *graph, const Bucket *bucket, bool by_value, Run *runs)
 {
     int count = 0;
@@ -368,7 +369,7 @@ static int list_runs(const CompileOptions *options, const Graph *graph, const Bu
     return count;
 }
 
-/* The bucket's parameters, which lie in the order of the runs, in that of the graph. */
+/* Lists the bucket's parameters in the order of the graph, by index; they are laid out in the order of the runs. */
 static const int *list_params(Arena *arena, const Run *runs, int count, int num_params)
 {
     int *begin = arena_array(arena, int, count + 1), *num = arena_array(arena, int, count + 1),
@@ -383,7 +384,7 @@ static const int *list_params(Arena *arena, const Run *runs, int count, int num_
     return listed;
 }
 
-/* The trained parameters of a bucket, the members of a packed one adjoining. */
+/* Lays out the trained parameters of a bucket; the members of a packed one are adjacent. */
 static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, bool by_value, Bucket *bucket)
 {
     Run *runs = arena_array(plan->arena, Run, graph->num_params + 1);
@@ -433,12 +434,12 @@ static void name_values(Plan *plan, const CompileOptions *options, Bucket *bucke
         bucket->states[k].value = bucket_value(plan, arena_printf(plan->arena, "%s.%s", bucket->rule->name, bucket->states[k].name), index);
 }
 
-/* One bucket for each rule, pair of types, division and space, in the order in which the graph has them. */
+/* Makes one bucket for each rule, pair of dtypes, division and space, in the order in which the graph has them. */
 static void list_buckets(Plan *plan, const CompileOptions *options, const Graph *graph, bool by_value)
 {
     enum {
         MAX_BUCKETS = DT_COUNT * 2 * OPTIMIZER_MAX_RULES * 3 * SPACE_COUNT
-    }; /* a gradient is of its weight's dtype or fp32; divided, not, or by value */
+    }; /* 2: a gradient has its weight's dtype or fp32; 3: a bucket is divided, not divided, or by value */
     plan->buckets = arena_array(plan->arena, Bucket, MAX_BUCKETS);
     for (int i = 0; i < graph->num_values; i++) {
         int k = 0, index = plan->num_buckets;
@@ -468,7 +469,7 @@ static bool is_cut_in_blocks(const Plan *plan, const CompileOptions *options, co
     return found;
 }
 
-/* Packed weights whose blocks would be cut get a bucket by themselves. Returns whether that was needed. */
+/* Makes the buckets. Packed weights whose blocks of moments would be cut get buckets of their own. Returns whether any did. */
 static bool find_buckets(Plan *plan, const CompileOptions *options, const Graph *graph)
 {
     bool by_value = false;
@@ -481,8 +482,8 @@ static bool find_buckets(Plan *plan, const CompileOptions *options, const Graph 
     return true;
 }
 
-/* A part of a frozen value that begins at its element `at`. divided: all of the value, of which ranks have equal shares; NULL: it is whole.
- */
+/* Adds a frozen value, or a member that begins at the value's element `at`. divided: all elements of the value, of which each rank has an
+ * equal share; NULL: the value isn't divided. */
 static Status add_frozen(Plan *plan, const Value *part, const Chunk *divided, Space space, int64_t base, int64_t at)
 {
     PlanPiece share = divided ? own(plan, divided, at, type_numel(&part->type)) : (PlanPiece){0};
@@ -539,14 +540,14 @@ static const Region regions[VALUE_KIND_COUNT] = {
     [VALUE_STATE] = REGION_OPTIMIZER, [VALUE_CACHE] = REGION_CACHE,   [VALUE_CONST] = REGION_CONSTS,
 };
 
-/* Whether programs may have a value in different sizes: an input is of a run's shape, and a run of fewer rows uses the first rows of a
- * cache. The largest decides. */
+/* Whether a value may have another size in each program: an input has the shape of a run, and a run of fewer rows uses the first rows of a
+ * cache. The largest size counts. */
 static bool may_grow(const Value *value)
 {
     return value->kind == VALUE_INPUT || value->kind == VALUE_CACHE;
 }
 
-/* Places the values of a region anew, one behind the other. */
+/* Places the values of a region anew, one after the other. */
 static void repack(Plan *plan, Region region)
 {
     for (int space = 0; space < SPACE_COUNT; space++) plan->region_bytes[space][region] = 0;

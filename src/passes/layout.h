@@ -3,28 +3,29 @@
 
 #include "passes/compile.h"
 
-enum { PLACE_ALIGN = 256 }; /* bytes: what vector loads, cuBLASLt and cuDNN ask for at most */
+enum { PLACE_ALIGN = 256 }; /* bytes: the most that vector loads, cuBLASLt and cuDNN require */
 
 int64_t layout_align(int64_t n, int64_t to);
 
-/* Of all chunks that are gathered whole for a step, the one that is read first: the optimizer's program gathers it as soon as it is
- * updated, beside the other updates, so that the step that follows begins at once. NULL: there is none. */
+/* The chunk that is read first among the chunks that are gathered whole for a step; NULL: there is none. *out_bucket: its bucket. The
+ * optimizer's program gathers this chunk as soon as it is updated, beside the other updates, so that the next step begins at once. */
 const Chunk *layout_first_chunk(const Plan *plan, const Bucket **out_bucket);
 
-/* A parameter that is placed by itself: one that isn't packed, or the memory of packed ones, which are its members. */
+/* Whether the value is a parameter with memory of its own (a whole value): an unpacked parameter, or the packed memory of several, which
+ * are its members. */
 bool layout_is_whole(const Value *value);
-/* The parameters that such a value consists of, one after the other: itself, if it is one, else those of its members that are. `last`: NULL
- * for the first. NULL: there is no further one; of codes or scales there is none. */
+/* Iterates over the parameters of a whole value: the value itself or, if packed, its members. last: the parameter before; NULL: returns the
+ * first. Returns NULL after the last; codes and scales have no parameter. */
 const Value *layout_next_param(const Value *whole, const Value *last);
-/* The first of them. */
+/* The first parameter of a whole value; NULL: it has none. */
 const Param *layout_first_param(const Value *whole);
 
-/* Where such a value waits. */
+/* The space in which a whole value is kept. */
 Space layout_space(const CompileOptions *options, const Value *whole);
-/* Where its gradient waits between micro-steps. */
+/* The space in which a whole value's gradient is kept between micro-steps. */
 Space layout_grad_space(const CompileOptions *options, const Value *whole);
 
-/* Fixes where parameters and their gradients lie, and what of them is this rank's; nothing to do where an earlier program did. */
+/* Lays out parameters and their gradients, and this rank's pieces of them. Does nothing if an earlier program did. */
 NODISCARD Status layout_params(Plan *plan, const CompileOptions *options, const Graph *graph);
-/* The same for all lasting values of this graph. */
+/* Lays out all lasting values of this graph. */
 NODISCARD Status layout_add(Plan *plan, const CompileOptions *options, const Graph *graph);

@@ -1,10 +1,11 @@
-/* load: the program that runs once, as weights arrive. Each parameter arrives in pieces of whole rows, as fp32, which
- * holds every number of a file (f64 is rounded to it). A piece is a staged value; nodes make of it the rows that are kept: in the
- * parameter's dtype, and exactly in its master copy where there is one. A parameter that is kept in another format arrives whole, as
- * its scales may be of all of it; one node makes its codes and scales.
+/* load: the program that runs once, as weights arrive. Each parameter arrives in pieces of whole rows, as fp32, which holds every number of
+ * a file (f64 is rounded to it). A piece is a staged value. Nodes convert its rows to the parameter's dtype and, if there is a master copy,
+ * from fp32 to the copy's dtype. A parameter that is kept in another format arrives whole, since its scales may depend on all of it; one
+ * node makes its codes and scales.
  *
- * Nothing else runs while weights arrive, so that staged values lie where activations do. A piece is as large as the activations of
- * the other programs, and loading takes no memory of its own; where those are tiny beside the weights it is a small part of these. */
+ * Nothing else runs while weights arrive, so staged values use the memory of activations. A piece is as large as the other programs'
+ * activations, so that loading takes no memory of its own. If activations are tiny beside the weights, a piece is a small part of the
+ * weights. */
 #include "ops/attrs.h"
 #include "ops/infer.h"
 #include "ops/lowbit/fp8_tiles.h"
@@ -14,37 +15,37 @@
 #include <string.h>
 
 enum {
-    MOST_BYTES = 64 << 20, /* of a piece */
-    MOST_PIECES = 4096,    /* about, of all weights, if they are large beside the activations */
-    BLOCK = 64,            /* a piece has a multiple of so many elements, but the last of a parameter */
+    MOST_BYTES = 64 << 20, /* most bytes of a piece */
+    MOST_PIECES = 4096,    /* about how many pieces all weights make, if they are large beside the activations */
+    BLOCK = 64,            /* a piece has a multiple of this many elements, except a parameter's last */
 };
 
-/* A weight of which something is made once all of it is there. Either one is set. */
+/* A weight from which something is made once all of it has arrived. Either `scaled` or `coded` is set. */
 typedef struct Whole {
-    const ScaledTensor *scaled; /* in FP8 */
+    const ScaledTensor *scaled; /* the weight is in FP8 */
     const CodedWeight  *coded;
     const char         *name;
-    TensorType          type;        /* as it arrives */
-    bool                codes_alone; /* nothing else of it is kept */
-    bool                is_staged;   /* it is put together in memory that is staged: no rank keeps it whole */
-    int                 missing;     /* parameters that aren't there yet */
+    TensorType          type;        /* type of the weight as it arrives */
+    bool                codes_alone; /* only codes are kept of the weight */
+    bool                is_staged;   /* the weight is assembled in staged memory: no rank keeps it whole */
+    int                 missing;     /* parameters that haven't arrived yet */
 } Whole;
 
-/* A parameter's part in one. */
+/* A parameter's place in a Whole. */
 typedef struct Member {
-    Whole  *whole; /* NULL: nothing more is made of it */
-    int64_t row;   /* rows of the weight before the parameter */
+    Whole  *whole; /* NULL: nothing more is made of the parameter */
+    int64_t row;   /* rows of the weight before the parameter's first row */
 } Member;
 
 typedef struct Load {
     const CompileOptions *options;
     Plan                 *plan;
     Graph                *graph;
-    const Param         **params;  /* by entry of the plan: the parameter that it holds, or holds the codes of */
-    Member               *members; /* by entry of the plan */
+    const Param         **params;  /* by index of a plan entry: the parameter whose values or codes the entry holds */
+    Member               *members; /* by index of a plan entry: the place in a Whole of the entry's parameter */
 } Load;
 
-/* Rows of which a piece has a multiple. */
+/* The number of rows of a piece is a multiple of this. */
 static int64_t least_rows(int64_t cols)
 {
     return cols % BLOCK ? BLOCK : 1;
@@ -58,7 +59,8 @@ static int64_t rows_of(const Plan *plan, int64_t cols)
     return max_i64(few, most / dtype_bytes(DT_F32, cols) / few * few);
 }
 
-/* Makes elements of `kept` from `at` on of elements [lo, hi) of the parameter, of which elements from `first` on arrive. */
+/* Converts elements [lo, hi) of the parameter into `kept`, from its element `at` on. `staged` holds the parameter's elements from `first`
+ * on. */
 static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, int64_t hi, Value *kept, int64_t at)
 {
     CastAttrs  attrs = {.dtype = DTYPE_TO_ATTR(kept->type.dtype)};
@@ -74,7 +76,7 @@ static Status keep_part(Graph *graph, Value *staged, int64_t first, int64_t lo, 
     return OK;
 }
 
-/* The value of this name, once in the graph: made here, or the plan's. */
+/* The value of this name in the graph; if the graph has none, the plan's value is added. */
 static Value *lasting(const Load *l, const char *name)
 {
     Value *value = graph_find(l->graph, name);
@@ -90,7 +92,7 @@ static bool is_divided(const Load *l, const char *name, const TensorType *whole)
     return plan_held(l->plan, name).numel < type_numel(whole);
 }
 
-/* This rank's piece of a staged value is kept under this name. */
+/* Keeps this rank's piece of a staged value under this name. */
 static Status keep_share(const Load *l, Value *whole, const char *name)
 {
     PlanPiece  held = plan_held(l->plan, name);
@@ -104,8 +106,8 @@ static Status keep_share(const Load *l, Value *whole, const char *name)
     return OK;
 }
 
-/* `made` is kept under this name; where ranks divide it, this rank's piece of it. It is put together in `whole` from element `at` on (NULL:
- * in memory of its own). */
+/* Keeps `made` under this name. If ranks divide the value, only this rank's piece is kept; then all of `made` goes into `whole` from
+ * element `at` on (NULL: into staged memory of its own). */
 static Status keep_made(const Load *l, Value *made, const char *name, Value *whole, int64_t at)
 {
     CHECK(plan_held(l->plan, name).value);
@@ -121,7 +123,7 @@ static Status keep_made(const Load *l, Value *made, const char *name, Value *who
     return keep_share(l, own, name);
 }
 
-/* A node whose outputs are kept under these names, as far as a program reads them; a name may be NULL. */
+/* Adds a node and keeps those of its outputs that some program reads, under these names; a name may be NULL. */
 static Status keep_outputs(const Load *l, const OpDef *op, const void *attrs, const char *label, Value *const *in, int num_in,
                            const char *const *names, int count)
 {
@@ -135,14 +137,14 @@ static Status keep_outputs(const Load *l, const OpDef *op, const void *attrs, co
     return OK;
 }
 
-/* The entry of the plan that holds the parameter, or its codes. */
+/* Index of the plan entry that holds the parameter, or its codes. */
 static int64_t entry_of(const Load *l, const Param *param)
 {
     const char *name = param->format ? weight_part_name(l->graph->arena, param->format, param->name, 0) : param->name;
     return plan_find(l->plan, name) - l->plan->entries;
 }
 
-/* The weight of these parameters. */
+/* Sets up the weight that consists of these parameters. */
 static void add_whole(const Load *l, Whole *whole, const char *const *names, int count)
 {
     int64_t rows = 0;
@@ -178,7 +180,7 @@ static void find_wholes(Load *l)
     }
 }
 
-/* Where a weight, or a part of one, is put together of its parameters: its place, or memory that is staged. */
+/* The value in which a weight, or a part of one, is assembled from its parameters: its lasting value, or a staged one. */
 static Value *put_together(const Load *l, const char *name, const TensorType *type, bool is_staged)
 {
     if (!is_staged) return lasting(l, name);
@@ -192,8 +194,8 @@ static Value *whole_weight(const Load *l, const Whole *whole)
     return put_together(l, whole->name, &whole->type, whole->is_staged);
 }
 
-/* Where codes (part 0) and scales in tiles of a weight of several parameters are put together, if ranks divide the kept value; else NULL.
- */
+/* The staged value in which codes (part 0) or tile scales (part 1) of several parameters are assembled; NULL: ranks don't divide the kept
+ * value. */
 static Value *whole_part(const Load *l, const Whole *whole, int part, const TensorType *of)
 {
     const char *name = part ? whole->coded->scale : whole->coded->name;
@@ -202,7 +204,8 @@ static Value *whole_part(const Load *l, const Whole *whole, int part, const Tens
     return is_divided(l, name, &type) ? put_together(l, name, &type, true) : NULL;
 }
 
-/* The values that products read of a weight in tiles beside its codes. `last`: the node that made the codes of its last parameter. */
+/* Makes the other values that products read of a weight in tiles: codes of the transpose, and padded scales. `last`: the node that made the
+ * codes of the parameter that arrived last. */
 static Status turn_tiles(const Load *l, const Whole *whole, const Node *last)
 {
     const CodedWeight *coded = whole->coded;
@@ -214,7 +217,7 @@ static Status turn_tiles(const Load *l, const Whole *whole, const Node *last)
     return keep_outputs(l, &op_fp8_tiles_turn, NULL, "turned", in, 2, &coded->made[MADE_TURNED], MADE_COUNT - MADE_TURNED);
 }
 
-/* The value in which `rows` rows of the parameter arrive, from `row` on. */
+/* Adds the value in which rows [row, row + rows) of the parameter arrive. */
 static Value *add_arrival(const Load *l, const Param *param, int64_t row, int64_t rows)
 {
     TensorType type = param->type;
@@ -243,7 +246,7 @@ static Status load_quantised(const Load *l, const Param *param)
     return whole && --whole->missing == 0 ? turn_tiles(l, whole, node) : OK;
 }
 
-/* Codes of a whole weight in FP4, or of its transpose. */
+/* Makes codes of a whole weight in FP4, or of its transpose. */
 static Status make_fp4_codes(const Load *l, const Whole *whole, bool transposed)
 {
     Value     *weight = whole_weight(l, whole);
@@ -255,7 +258,7 @@ static Status make_fp4_codes(const Load *l, const Whole *whole, bool transposed)
     return keep_outputs(l, &op_nvfp4_quantise, &attrs, "fp4", &weight, 1, &whole->coded->made[first], end - first);
 }
 
-/* Its codes in FP8 by a scale of its own. */
+/* Makes the weight's FP8 codes, with a scale from its own values. */
 static Status make_fp8_codes(const Load *l, const Whole *whole)
 {
     Graph              *graph = l->graph;
@@ -273,7 +276,7 @@ static Status make_fp8_codes(const Load *l, const Whole *whole)
     return keep_outputs(l, &op_fp8_quantise, &quantise, "fp8.codes", in, 2, names, 2);
 }
 
-/* All of the weight is there. */
+/* Makes the codes of a weight once all of it has arrived, and keeps this rank's share of the weight itself. */
 static Status end_whole(const Load *l, const Whole *whole)
 {
     if (whole->is_staged && !whole->codes_alone) TRY(keep_share(l, whole_weight(l, whole), whole->name));
@@ -282,7 +285,7 @@ static Status end_whole(const Load *l, const Whole *whole)
     return make_fp4_codes(l, whole, true);
 }
 
-/* Makes the value that a parameter is kept in as a member of the weight that gets codes, which is read then. Returns its name. */
+/* Adds the value in which a parameter is kept, as a member of its whole weight, from which codes are made later. Returns its name. */
 static const char *keep_in_whole(const Load *l, const Param *param, const Member *of)
 {
     const char *name = arena_printf(l->graph->arena, "kept.%s", param->name);
@@ -291,9 +294,10 @@ static const char *keep_in_whole(const Load *l, const Param *param, const Member
     return name;
 }
 
-enum { MOST_KEPT = 2 }; /* the weight, and its wider copy */
+enum { MOST_KEPT = 2 }; /* the weight, and its master copy */
 
-/* The pieces that this rank keeps of a parameter that ranks divide: of its weight, and of the wider copy of it, if a program has that. */
+/* Lists the pieces of a divided parameter that this rank keeps: of its weight, and of its master copy if a program has one. Returns their
+ * number. */
 static int list_pieces(const Plan *plan, const Param *param, PlanPiece out[MOST_KEPT])
 {
     int           index, count = 0;
@@ -308,7 +312,7 @@ static int list_pieces(const Plan *plan, const Param *param, PlanPiece out[MOST_
     return count;
 }
 
-/* The pieces of a parameter that the rank keeps whole. */
+/* Lists the pieces of a parameter that the rank keeps whole: of its weight, and of its master copy. Returns their number. */
 static int list_whole(const Load *l, const Param *param, const Member *of, PlanPiece out[MOST_KEPT])
 {
     int64_t          numel = type_numel(&param->type), at = 0;
@@ -319,7 +323,7 @@ static int list_whole(const Load *l, const Param *param, const Member *of, PlanP
     return master ? 2 : 1;
 }
 
-/* The rows of the parameter arrive that hold something of these pieces. */
+/* Loads the rows of the parameter that contain elements of these pieces. */
 static Status load_pieces(const Load *l, const Param *param, const PlanPiece *kept, int count)
 {
     int64_t cols = type_numel(&param->type) / param->type.dim[0], rows = rows_of(l->plan, cols), few = least_rows(cols);

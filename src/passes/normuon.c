@@ -1,6 +1,6 @@
-/* The orthogonalised momentum is the limit of x <- (a I + b A + c A A) x with A = x x^T, which moves every singular value of x toward
- * 1: four launches a step, of which three are products. Of a matrix with more rows than columns A is x^T x and multiplies from the
- * right, so that A has the shorter side and nothing is transposed. */
+/* The orthogonalised momentum is the limit of x <- (a I + b A + c A A) x with A = x x^T, which moves every singular value of x toward 1: a
+ * step takes four launches, three of them products. For a matrix with more rows than columns, A is x^T x and multiplies from the right, so
+ * that A has the shorter side and nothing is transposed. */
 #include "passes/normuon.h"
 
 #include "ops/attrs.h"
@@ -32,7 +32,7 @@ NormuonOptions normuon_defaults(void)
         .compute_dtype = DT_BF16, .steps = NORMUON_POLAR_EXPRESS, .momentum = 0.95, .beta2 = 0.95, .eps = 1e-10, .nesterov = true};
 }
 
-/* *x after one step. */
+/* Replaces *x by the result of one step. */
 static Status turn(Graph *graph, const Coefficients *k, Value **x)
 {
     const TensorType *type = &(*x)->type;

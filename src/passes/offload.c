@@ -1,9 +1,9 @@
-/* offload: values wait in pinned memory of the host. Weights of the base model are kept there. Activations at the borders of blocks go
- * there until the backward pass reads them, and gradients until something is added to them or the optimizer reads them. A copy brings each
- * value to the device for the forward or the backward pass of its layer; it may start as soon as the layer before begins. Copies of two
- * layers are on the device at a time, and the link works beside the kernels.
+/* offload: values are kept in pinned memory of the host. Weights of the base model stay there. Activations at the borders of blocks are
+ * there until the backward pass reads them, gradients until something is added to them or the optimizer reads them. A copy brings each
+ * value to the device for the forward or the backward pass of its layer; it may start as soon as the layer before begins. The device holds
+ * copies for two layers at a time, and the link works in parallel with the kernels.
  *
- * The optimizer's own values are updated there by its program (updates.c). */
+ * The optimizer's program copies its own values (updates.c). */
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
@@ -42,8 +42,8 @@ static Node *launch_before(const Node *node)
 
 /* ---- activations at the borders of blocks ---- */
 
-/* The block that begins with a value: the first that reads it in the forward pass, if it was made before that and the backward pass
- * reads it too; else -1. */
+/* The block that begins with a value: the first later layer that reads it in the forward pass, if the backward pass reads the value too;
+ * else -1. */
 static int block_of(const Value *value)
 {
     const Node *maker = value->producer;
@@ -59,8 +59,8 @@ static int block_of(const Value *value)
     return backward ? block : -1;
 }
 
-/* Sends each border to the host right behind its maker, and has the backward pass read it there. Its memory is free again when the
- * border after the next is made. */
+/* Sends each border to the host right after its maker, and makes the backward pass read it from there. The border's device memory is free
+ * again when the border after the next is made. */
 static Status send_borders(Graph *graph)
 {
     enum { BESIDE = 2 };
@@ -91,7 +91,7 @@ static Status send_borders(Graph *graph)
 
 /* ---- gradients ---- */
 
-/* A gradient that is added to comes to the device while the layer before is at work. */
+/* Copies to the device a gradient that is added to, while the layer before is computed. */
 static Status bring_gradient(Graph *graph, const Leaver *gradient, const LeaverLayers *layers)
 {
     Node *node = gradient->first, *stand = layers->begin_before ? layers->begin_before : node, *copy, *after = launch_before(stand);
@@ -129,20 +129,20 @@ static Status send_gradients(Graph *graph)
 
 /* ---- copies to the device ---- */
 
-/* Values that are first read one after the other: of one layer for one pass, or of no layer for both passes. */
+/* Values that are copied together, since their first readers adjoin: of one layer for one pass, or of no layer for both passes. */
 typedef struct Group {
-    Node   *first; /* its first reader */
-    int     layer; /* -1: none */
-    bool    late;  /* for the backward pass; of no layer: behind the first one */
+    Node   *first; /* the first reader of the group */
+    int     layer; /* layer of the group; -1: none */
+    bool    late;  /* for the backward pass; in a group of no layer: first read after some layer began */
     int64_t bytes;
-    int     begin, end; /* its fetches */
+    int     begin, end; /* the group's fetches: [begin, end) */
 } Group;
 
 typedef struct Fetch {
     Value *value, *copy;
 } Fetch;
 
-/* Input `index` of `node` is a fetched value. */
+/* Input `index` of `node` reads a fetched value. */
 typedef struct Reading {
     Node *node;
     int   index, fetch;
@@ -151,15 +151,15 @@ typedef struct Reading {
 typedef struct Offloading {
     Graph   *graph;
     Group   *groups;
-    Fetch   *fetches; /* in the order of reading */
+    Fetch   *fetches; /* in the order of their first reads */
     Reading *readings;
     int      num_groups, num_fetches, num_readings;
-    bool     in_layers;   /* a layer has begun */
-    int     *fetch_of[2]; /* of a group that isn't late and of one that is, by value id: 1 + its index; 0: none yet */
+    bool     in_layers;   /* a value of a layer has been read */
+    int     *fetch_of[2]; /* by value id: 1 + index of its fetch in a group that isn't late [0], or is late [1]; 0: none yet */
 } Offloading;
 
-/* Whether the node reads a value of the host that is to be copied: one that it reads little of, as a few rows of an embedding, it reads
- * there. */
+/* Whether the node reads a host value that is to be copied. A value of which it reads little, such as a few rows of an embedding, it reads
+ * from host memory. */
 static bool is_fetched(const Node *node, const Value *value)
 {
     if (!value || value_root((Value *)value, NULL)->space != SPACE_HOST) return false;
@@ -192,7 +192,7 @@ static void find_reading(Offloading *o, Node *node, int index)
     o->readings[o->num_readings++] = (Reading){node, index, *fetch - 1};
 }
 
-/* A group that is small against the one behind it gives no time to bring that in: it becomes a part of it. */
+/* Merges a group that is small beside the next one into that: its work is too short to hide the next one's copies. */
 static void merge_small(Offloading *o)
 {
     enum { SMALL = 8 };
@@ -206,8 +206,8 @@ static void merge_small(Offloading *o)
     }
 }
 
-/* Copies of a group stand at a node and wait for what runs before that. A copy whose value is made later stands behind the value's maker:
- * the others may be read before that. */
+/* Adds the copies of a group at node `begin`; they wait for the launch before it. If a value is made later than that, its copy stands right
+ * after the value's maker. */
 static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
     Node *after = launch_before(begin), *copy;
@@ -247,7 +247,7 @@ static Status fetch_all(Graph *graph)
     return OK;
 }
 
-/* Weights and gradients that each rank has whole are sent from rank to rank, which takes the device's memory. */
+/* Weights and gradients that every rank holds whole are sent from rank to rank, which needs device memory: they can't be offloaded. */
 static Status check_ranks(const CompileOptions *options)
 {
     int whole = options->world > 1 && options->train_base ? options->zero_level : 3;
@@ -258,7 +258,7 @@ static Status check_ranks(const CompileOptions *options)
     return OK;
 }
 
-/* Where an earlier pass or program has placed it, else where it is to wait. */
+/* Sets the space where an earlier pass or program placed the value, else where it is to be kept. */
 static void set_space(const PassContext *context, Value *value)
 {
     const PlanEntry *entry = plan_find(context->plan, value->name);

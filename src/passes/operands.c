@@ -21,7 +21,7 @@ bool layers_has_weight(const RecipeLayers *layers, const Value *weight)
            param->layer >= layers->first && param->layer < layers->end;
 }
 
-/* Adapters read columns of dy: such a node isn't the layer's. */
+/* Whether the node makes dx of the layer itself: an adapter's node reads only some columns of dy. */
 static bool is_dx(const Node *node)
 {
     return node->op == &op_linear_dx && ((const LinearAttrs *)node->attrs)->col == 0 &&
@@ -67,7 +67,7 @@ Status layers_walk(const RecipeLayers *layers, Status (*rewrite)(void *context, 
     return OK;
 }
 
-/* ---- nodes that take the place of others ---- */
+/* ---- nodes that replace others ---- */
 
 void value_take_place(Graph *graph, Value *old, Value *fresh)
 {

@@ -1,6 +1,6 @@
-/* optimise: the optimizer's program over flat buffers. One node a bucket takes the norm of its gradients; its rule updates its
- * weights (updates.c). Clipping and the finite check are inside the update, so that a bad step touches nothing: every bucket sees the norm
- * of all gradients. */
+/* optimise: the optimizer's program over flat buffers. One node for each bucket computes the norm of its gradients; the bucket's rule
+ * updates its weights (updates.c). Clipping and the check for finite values are part of the update, which reads the norm of all gradients:
+ * so a bad step changes no bucket. */
 #include "ops/lowbit/fp8.h"
 #include "ops/ops.h"
 #include "ops/update/step_scalars.h"
@@ -8,7 +8,7 @@
 #include "passes/pass.h"
 #include "passes/travel.h"
 
-/* The squared norm of all gradients: the sum of the buckets' in order. */
+/* *out: the squared norm of all gradients, summed over the buckets in order. */
 static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value **out)
 {
     for (int i = 0; i < plan->num_buckets; i++) {
@@ -19,7 +19,7 @@ static Status norm_of(const Plan *plan, Graph *graph, Value *const *grads, Value
     return OK;
 }
 
-/* Loss, norm and scalars are of all ranks from here on: each adds up what all had, in the order of ranks. */
+/* Replaces loss, norm and scalars by sums over all ranks: each rank adds up the values of all ranks, in the order of ranks. */
 static Status add_ranks(Update *update)
 {
     Graph      *graph = update->graph;
@@ -50,7 +50,7 @@ static Status add_ranks(Update *update)
     return OK;
 }
 
-/* Whether the step counts, and the scalars of all buckets' updates. */
+/* Decides whether the step counts, and makes the scalars that the updates of all buckets read. */
 static Status begin_step(Update *update, Value **out_applied, Value **out_count)
 {
     StepScalarsAttrs attrs = {.beta1 = update->options->adamw_beta1, .beta2 = update->options->adamw_beta2};
@@ -64,7 +64,7 @@ static Status begin_step(Update *update, Value **out_applied, Value **out_count)
     return OK;
 }
 
-/* The scales of the next step, from what this one's programs recorded. */
+/* Makes the scales of the next step from the largest magnitudes that this step recorded. */
 static Status update_scales(const Update *update, Value *applied, Value *count)
 {
     const PrecisionOptions *options = &update->options->precision;
@@ -90,7 +90,7 @@ static Status update_scales(const Update *update, Value *applied, Value *count)
     return graph_add_node(graph, &op_fp8_update, &attrs, "fp8", in, 6, ~0u, NULL);
 }
 
-/* What the host is told of the step, in its own memory. */
+/* Writes the step's results to a ring in host memory. */
 static Status add_result(const Update *update, Value *applied)
 {
     TensorType type = type_make(DT_F32, 2, (int64_t)RESULT_ROWS, (int64_t)RESULT_SCALARS + update->plan->num_scalars);
@@ -110,7 +110,7 @@ Status pass_optimise(PassContext *context, Graph **out_graph)
     Value **grads = arena_array(context->arena, Value *, plan->num_buckets);
     for (int i = 0; i < plan->num_buckets; i++) {
         grads[i] = flat_value(graph, VALUE_GRAD, plan->buckets[i].grad_share, plan->buckets[i].grad, plan->buckets[i].share_numel);
-        grads[i]->space = plan->buckets[i].grad_space; /* the norm is taken there */
+        grads[i]->space = plan->buckets[i].grad_space; /* the norm reads gradients where they are kept */
     }
     Update update = {.options = context->options,
                      .plan = plan,

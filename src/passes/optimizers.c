@@ -33,7 +33,7 @@ static DType dtype_of_moments(const CompileOptions *options)
     return options->moment_dtype;
 }
 
-/* Which elements are which parameter, for ops that update many at once. */
+/* The table of which elements belong to which parameter, for ops that update many parameters at once. */
 static Value *segments_of(const Update *u)
 {
     int         index = (int)(u->bucket - u->plan->buckets);
@@ -44,7 +44,7 @@ static Value *segments_of(const Update *u)
     return table;
 }
 
-/* The wider copy of the weights; NULL: they are the only one. */
+/* The master copy of the weights; NULL: there is none. */
 static Value *copy_of(const Update *u)
 {
     int last = u->bucket->num_states - 1;
@@ -114,7 +114,7 @@ static const OptimizerRule rule_adamw_8bit = {
 
 /* ---- normuon ---- */
 
-/* Each matrix that the weight holds. */
+/* Updates each matrix of the parameter. */
 static Status normuon_emit_one(const Update *u)
 {
     NormuonOptions      options = u->options->normuon;
@@ -175,7 +175,7 @@ static const OptimizerRule *(*const choices[OPTIMIZER_COUNT])(const Param *) = {
 #undef OPTIMIZER
 };
 
-/* Packed parameters have one rule. If theirs differ, it is adamw, which suits all. */
+/* The rule of a value. Packed parameters have one rule: if their own rules differ, adamw, which suits all. */
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole)
 {
     const OptimizerRule *rule = NULL;

@@ -1,10 +1,10 @@
-/* pair: A of the adapters on a layer reads what the layer reads, so the two products become one op, which a device makes in one launch. The
- * pass comes after those that choose how a product is made: a product that isn't plain stays as it is. */
+/* pair: a layer and the A of its adapters read the same input, so the two products become one op, which a device computes in one launch.
+ * The pass runs after those that choose how a product is made: a product that isn't plain stays as it is. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-/* The node that makes the value, if it is a plain product. */
+/* The node that makes the value, if it is a plain product; NULL: it isn't. */
 static Node *product_of(const Value *value)
 {
     Node *node = value ? value->producer : NULL;
@@ -12,7 +12,7 @@ static Node *product_of(const Value *value)
     return value->type.dtype == node->in[0]->type.dtype ? node : NULL;
 }
 
-/* `down` can be made where `layer` is, with it. */
+/* Whether `down` can be computed where `layer` is, together with it. */
 static bool can_join(const Node *layer, const Node *down)
 {
     const Node *maker = down->in[1]->producer;
@@ -35,7 +35,7 @@ static Status join(Graph *graph, Node *layer, Node *down)
     return OK;
 }
 
-/* Adapters' adds to a layer's result: y += h b^T with h = x a^T. */
+/* Joins products at adapters' adds to a layer's result: y += h b^T with h = x a^T. */
 Status pass_pair(PassContext *context, Graph **graph)
 {
     (void)context;

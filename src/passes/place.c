@@ -1,26 +1,26 @@
-/* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout.c);
- * activations by liveness, the memory of one reused by others that are never alive with it.
+/* place: one static offset for every buffer. Lasting values are laid out once for all programs of a session (layout.c). Activations are
+ * placed by liveness: memory is reused by activations that are never alive at the same time.
  *
- * Only values with memory of their own are given any; the others lie where their storage does (Value.storage). An element-wise result
- * that takes the memory of an operand (share_in_place) is no storage but such a reuse, by a value that is made as the other dies: it
- * depends on the order of the nodes, and nothing but offsets follows from it. */
+ * Only values with memory of their own get an offset; other values lie in their storage (Value.storage). An element-wise result may take
+ * the memory of an operand that dies as it is made (share_in_place). That is a reuse, not storage: it depends on the order of nodes, and
+ * only offsets follow from it. */
 #include "ops/ops.h"
 #include "passes/intervals.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
 #include "run/order.h"
 
-/* A workspace from this size on isn't kept apart for all launches, but lies among the activations while its launch runs: that of the
- * output head is as large as those of a block, and needed when few of them are alive. */
+/* A workspace of at least this size has no memory kept apart for all launches: it is placed among the activations while its launch runs.
+ * The output head's workspace is as large as a block's activations, and needed when few of those are alive. */
 enum { LARGE_WORKSPACE = 64 << 20 };
 
 typedef struct Placer {
     Device      *device;
     const Graph *graph;
-    const Root  *roots; /* by value id */
+    const Root  *roots; /* by value id: its root */
     const Order *order;
-    int         *interval_of;  /* by value id of roots: index into intervals, -1 */
-    int         *workspace_of; /* by node id: the same of its large workspace */
+    int         *interval_of;  /* by id of a root value: index into intervals; -1: none */
+    int         *workspace_of; /* by node id: index of its large workspace in intervals; -1: none */
     Interval    *intervals;
     int          num;
 } Placer;
@@ -46,7 +46,7 @@ static Status check_use(const Placer *p, const Value *value, bool backward)
     return OK;
 }
 
-/* What is made at use isn't alive from a forward node to a backward one. */
+/* Checks that no value made at use is alive from a forward node to a backward one. */
 static Status prove_at_use(const Placer *p)
 {
     bool backward = false;
@@ -58,7 +58,7 @@ static Status prove_at_use(const Placer *p)
     return OK;
 }
 
-/* With several streams a life ends where every later result is made after its last touch. */
+/* With several streams a value's life ends only where every later result is made after the value's last touch. */
 static void extend_beside(Placer *p, const int *index_of_launch)
 {
     for (int i = 0; i < p->num; i++) {
@@ -67,19 +67,20 @@ static void extend_beside(Placer *p, const int *index_of_launch)
     }
 }
 
-/* The large workspace of a node, alive while it runs. On several streams others could reuse it meanwhile: there it is kept apart. */
+/* Adds the large workspace of a node, alive while the node runs. With several streams other launches could reuse that memory meanwhile:
+ * then it is kept apart. */
 static void begin_workspace(Placer *p, const Node *node, int index)
 {
     BoundKernel kernel = {0};
     if (!order_is_single(p->order) || !node_is_launch(node)) return;
-    if (p->device->api->bind(p->device, node, &kernel) != OK) status_clear(); /* pass emit says it */
+    if (p->device->api->bind(p->device, node, &kernel) != OK) status_clear(); /* pass emit reports the error */
     if (kernel.workspace_bytes < LARGE_WORKSPACE) return;
     p->workspace_of[node->id] = p->num;
     p->intervals[p->num++] =
         (Interval){p->graph->num_values + index, index, index, layout_align((int64_t)kernel.workspace_bytes, PLACE_ALIGN), 0};
 }
 
-/* Values of a kind that are their own memory live from here on, unless they do already. */
+/* Begins the life of a value of this kind with memory of its own, unless it is alive already. */
 static void begin_life(Placer *p, const Value *value, ValueKind kind, int index)
 {
     if (!value || p->roots[value->id].value != value || value->kind != kind || p->interval_of[value->id] >= 0) return;
@@ -109,7 +110,7 @@ static void find_lives(Placer *p, Arena *arena)
     if (!order_is_single(p->order)) extend_beside(p, index_of_launch);
 }
 
-/* An element-wise result takes the memory of an input that dies there. */
+/* Lets an element-wise result take the memory of an input that dies there. */
 static void share_in_place(Placer *p)
 {
     int index = -1, launch = -1;
@@ -126,14 +127,14 @@ static void share_in_place(Placer *p)
             if (!from || from == to || from->end != index || from->bytes != to->bytes || to->start != index) continue;
             if (root->space != out->space || !order_is_last_touch(p->order, root, launch)) continue;
             from->end = to->end;
-            to->bytes = 0; /* nothing of its own any more */
+            to->bytes = 0; /* the result needs no memory of its own any more */
             p->interval_of[out->id] = (int)(from - p->intervals);
             break;
         }
     }
 }
 
-/* Places the intervals of one space, unless the plan is for its bounds alone; *out_live as intervals_place. */
+/* Places the intervals of one space and returns the bytes they take; unplaced: only computes the bytes. *out_live as in intervals_place. */
 static int64_t place_space(Placer *p, Arena *arena, Space space, bool unplaced, int64_t *out_live)
 {
     Interval *items = arena_array(arena, Interval, p->num + 1);

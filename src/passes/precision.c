@@ -1,19 +1,19 @@
 /* precision: products of the blocks' linear layers in FP8, with one scale a tensor (Micikevicius et al. 2022).
  *
- * Each operand is quantised by one node, however many products read it: the weight and the input of a layer to e4m3, the gradient of
- * its output to e5m2, in both layouts, since a product reads its operands along their last axis. Of an input, the backward pass keeps the
- * codes.
+ * Each operand is quantised by one node, however many products read it: the weight and the input of a layer to e4m3, the gradient of its
+ * output to e5m2. Codes are made in both layouts, since a product reads its operands along their last axis. Of an input, the backward pass
+ * keeps only the codes.
  *
- * Scales are delayed: the scales of a step follow from the largest absolute values of the steps before it, which training programs record
- * and the optimizer's program makes scales from. Program `calibrate` stands for the steps before the first one. It has products of
- * trained weights in the model's dtype, makes no gradients of these, and records. Its measurements depend neither on scales nor on how a
- * step is divided into micro-batches. Frozen weights are there in codes alone: the operands multiplied with them get scales of their own.
+ * Scales are delayed: a step's scales follow from the largest magnitudes of earlier steps, which training programs record and the
+ * optimizer's program makes scales from. Before the first step, program `calibrate` takes the place of earlier steps: it computes products
+ * of trained weights in the model's dtype, makes no gradients of these weights, and records. Its measurements depend neither on scales nor
+ * on how a step is divided into micro-batches. Frozen weights exist only as codes: the operands multiplied with them get scales from their
+ * own values.
  *
  * Without a history (evaluation and generation of a folder) all weights are frozen, and each input has a scale of its own.
  *
- * Codes of a trained weight are made by a step's first program and last until its end. Codes of a frozen weight are made when it is loaded,
- * and the weight itself isn't kept.
- */
+ * Codes of a trained weight are made by a step's first program and last until the step's end. Codes of a frozen weight are made when it is
+ * loaded, and the weight itself isn't kept. */
 #include "passes/precision.h"
 
 #include "ops/attrs.h"
@@ -56,15 +56,15 @@ bool precision_in_codes(const PrecisionOptions *options)
 
 /* ---- the tensors that have scales ---- */
 
-enum { OUT_CODES, OUT_TURNED, OUT_AMAX }; /* of fp8_quantise */
-enum { OPERAND_CODES, OPERAND_SCALE };    /* of an operand */
+enum { OUT_CODES, OUT_TURNED, OUT_AMAX }; /* outputs of fp8_quantise */
+enum { OPERAND_CODES, OPERAND_SCALE };    /* parts of an operand */
 
 typedef struct Fp8 {
     Precision    *p;
-    bool          forward, backward; /* these products are in FP8 */
-    bool          codes_alone;       /* nothing else is kept of frozen weights */
+    bool          forward, backward; /* forward products, backward products are in FP8 */
+    bool          codes_alone;       /* only codes are kept of frozen weights */
     ScaledTensor *scaled;
-    Value       **scale, **now; /* by number; both: the latest version */
+    Value       **scale, **now; /* by scaled tensor: the latest version of its scale; of its largest magnitude since the last step */
     int           num_scaled;
 } Fp8;
 
@@ -97,7 +97,7 @@ static Status number_product(void *context, const Product *product)
     return OK;
 }
 
-/* Numbers them in the order of the layers, which is the same in all programs. */
+/* Numbers the scaled tensors in the order of the layers, which is the same in all programs. */
 static Status find_scaled(Fp8 *f)
 {
     int most = 1;
@@ -108,7 +108,7 @@ static Status find_scaled(Fp8 *f)
     return layers_walk(&f->p->layers, number_product, f);
 }
 
-/* All programs have the same ones. */
+/* Gives the plan the scaled tensors, or checks that earlier programs gave it the same. */
 static Status tell_plan(const Fp8 *f)
 {
     Plan *plan = f->p->plan;
@@ -122,7 +122,7 @@ static Status tell_plan(const Fp8 *f)
     return OK;
 }
 
-/* Element or row `number` of a value that all programs share. */
+/* Element (width 1) or row `number` of a value that all programs share. */
 static Value *part_of(const Fp8 *f, const char *name, int number, const char *prefix, int64_t width, Value **slot)
 {
     Graph     *graph = f->p->graph;
@@ -136,7 +136,7 @@ static Value *part_of(const Fp8 *f, const char *name, int number, const char *pr
     return *slot;
 }
 
-/* Its latest version. */
+/* The latest version of a tensor's scale. */
 static Value *scale_of(const Fp8 *f, int number)
 {
     return part_of(f, PRECISION_SCALES, number, "fp8.scale", 4, &f->scale[number]);
@@ -144,8 +144,8 @@ static Value *scale_of(const Fp8 *f, int number)
 
 /* ---- codes ---- */
 
-/* A node that quantises `value` before `reader`, or, wanting no codes, measures it. It is dropped and made again with the node that makes
- * the value. */
+/* Adds before `reader` a node that quantises `value` or, with want 0, only measures it. The node is dropped and recomputed together with
+ * the node that makes `value`. */
 static Status add_quantise(const Fp8 *f, Value *value, const Node *reader, bool record, uint32_t want, Node **out)
 {
     Graph           *graph = f->p->graph;
@@ -166,7 +166,7 @@ static bool is_training(const Fp8 *f)
     return f->p->spec->entry->has_grads;
 }
 
-/* A scale of its own for a value that no earlier step has measured: in calibrate, and where there are no steps. */
+/* Makes a scale from a value's own elements, where no earlier step measured it: in calibrate, and where there are no steps. */
 static Status add_own_scale(const Fp8 *f, Value *value, Node *reader)
 {
     Graph           *graph = f->p->graph;
@@ -198,7 +198,7 @@ static Status quantise(const Fp8 *f, Value *value, Node *reader, uint32_t want)
     return OK;
 }
 
-/* Lasting memory for a weight's codes. */
+/* The lasting value of a weight's codes or, turned, of its transpose's codes. */
 static Value *lasting_codes(const Fp8 *f, const Value *weight, bool turned)
 {
     ScaledTensor *scaled = &f->p->plan->scaled[operand(f, weight)->number - 1];
@@ -208,7 +208,8 @@ static Value *lasting_codes(const Fp8 *f, const Value *weight, bool turned)
     return operands_lasting(f->p, weight, *name, &type);
 }
 
-/* Codes of a frozen weight, which are there when the program begins. They take the place of the weight itself if no product reads that. */
+/* Uses the codes of a frozen weight, which exist before the program begins. They take the place of the weight itself if no product reads
+ * that. */
 static void use_frozen(const Fp8 *f, Value *weight)
 {
     Operand      *of = operand(f, weight);
@@ -224,7 +225,8 @@ static void use_frozen(const Fp8 *f, Value *weight)
     if (f->backward && is_training(f)) of->turned[OPERAND_CODES] = lasting_codes(f, weight, true);
 }
 
-/* A program that only goes forward doesn't know whether the step's codes still stand for the weight: it makes its own. */
+/* Makes or finds the codes of a weight. A program without a backward pass can't know whether the step's codes still stand for the weight:
+ * it makes its own. */
 static Status quantise_weight(const Fp8 *f, Value *weight, Node *reader)
 {
     bool     wanted[] = {f->forward, f->backward && is_training(f)}, is_made = f->p->spec->adds;
@@ -262,7 +264,7 @@ static Status multiply(const Fp8 *f, const Product *product)
     return OK;
 }
 
-/* Numbers dy. Layers whose outputs are added, as attention and MLP side by side, share it: it is the first reader's. */
+/* Numbers dy. Layers whose outputs are added, such as attention and MLP side by side, share one dy: it gets the first reader's number. */
 static void number_gradient(const Fp8 *f, const Product *product)
 {
     Operand *of = operand(f, product->node->in[0]);
@@ -296,7 +298,7 @@ static Status measure(const Fp8 *f, Value *value, const Node *reader)
     return add_quantise(f, value, reader, true, 0, &node);
 }
 
-/* A weight of which there are codes alone has no product in the model's dtype. */
+/* Measures a product's operands. A product with a weight of which only codes exist can't run in the model's dtype: it is rewritten. */
 static Status calibrate(void *context, const Product *product)
 {
     const Fp8 *f = context;
@@ -321,7 +323,7 @@ static Status calibrate_all(Fp8 *f)
     return OK;
 }
 
-/* A GPU whose rates are known has none where there are no units. */
+/* A GPU whose rates are known, but not the FP8 rate, has no FP8 units. */
 static Status check_device(const DeviceFacts *facts)
 {
     FAIL_IF(facts->gemm_flops[DT_BF16] > 0 && !(facts->gemm_flops[DT_E4M3] > 0), ERR_UNSUPPORTED,

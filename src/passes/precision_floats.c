@@ -1,25 +1,26 @@
 /* Floats of another width than the model's.
  *
- * Products of the blocks' linear layers (matmul_dtype, gradient_dtype: bf16): operands are rounded, or widened, to the dtype, each once.
- * Sums are fp32. Results have the model's dtype. Products that another format makes already (FP8) are left alone.
+ * Products of the blocks' linear layers (matmul_dtype, gradient_dtype: bf16): each operand is rounded or widened to that dtype once. Sums
+ * are fp32. Results have the model's dtype. Products that another format (FP8) makes already are left alone.
  *
- * The backward pass in fp32 of a model in bf16 (gradient_dtype: fp32): inputs of backward nodes in bf16 are widened, so that all their
- * results are fp32. The output head stays as it is where it makes the loss too, which evaluation must find equal.
+ * The backward pass of a bf16 model in fp32 (gradient_dtype: fp32): bf16 inputs of backward nodes are widened, so that all their results
+ * are fp32. An output head that also makes the loss stays as it is: evaluation must find the same loss.
  *
- * Trained weights in another dtype than the one of products (master_dtype, lora_dtype): weights are kept in the dtype that the optimizer
- * updates alone, and nodes that read a weight get it in theirs. */
+ * Trained weights in another dtype than their products' (master_dtype, lora_dtype): weights are kept only in the dtype that the optimizer
+ * updates, and nodes that read a weight get it in their own dtype. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/operands.h"
 
-/* ---- the same numbers in another dtype ---- */
+/* ---- a value in another dtype ---- */
 
 static bool is_bf16(const Value *value)
 {
     return value && value->type.dtype == DT_BF16;
 }
 
-/* A trained weight's copy would live from the forward to the backward pass, and a wider one of a frozen weight as long as the session. */
+/* Whether a value's cast is made at use: the copy of a trained weight would live from the forward to the backward pass, a wider copy of a
+ * frozen weight as long as the session. */
 static bool is_made_at_use(const Value *value, DType dtype)
 {
     if (value->producer) return value->producer->flags & NODE_AT_USE;
@@ -27,7 +28,7 @@ static bool is_made_at_use(const Value *value, DType dtype)
     return param && (param->trained || dtype_info(dtype)->bits > dtype_info(value->type.dtype)->bits);
 }
 
-/* `value` in `dtype` before `reader`. It is dropped and made again with the node that makes the value. */
+/* *out: `value` cast to `dtype` before `reader`. The cast is dropped and recomputed together with the node that makes `value`. */
 static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Value **out)
 {
     CastAttrs attrs = {.dtype = DTYPE_TO_ATTR(dtype)};
@@ -41,7 +42,7 @@ static Status add_cast(Graph *graph, Value *value, DType dtype, Node *reader, Va
     return OK;
 }
 
-/* `value` in `dtype`: itself, or its one cast. */
+/* *out: `value` in `dtype`: the value itself, or its cast, which is made once. */
 static Status in_dtype(const Precision *p, Value *value, DType dtype, Node *reader, Value **out)
 {
     *out = value;
@@ -54,7 +55,7 @@ static Status in_dtype(const Precision *p, Value *value, DType dtype, Node *read
 
 /* ---- products ---- */
 
-/* The same product of operands in `dtype`. The sum of y is rounded once, to y's dtype; dx and dw keep theirs. */
+/* Makes the same product of operands in `dtype`. The sum of y is rounded once, to y's dtype; dx and dw keep their dtypes. */
 static Status rewrite_product(const Precision *p, const Product *product, DType dtype)
 {
     Node       *node = product->node, *fresh;
@@ -123,7 +124,7 @@ static bool has_bf16(const Node *node)
     return any;
 }
 
-/* The node again, of fp32. One that rounds a gradient to bf16 is left out. */
+/* Replaces the node by one in fp32. A node that only rounds a gradient to bf16 is removed. */
 static Status widen_node(const Precision *p, Node *node)
 {
     Value *in[NODE_MAX_IN];
@@ -152,9 +153,9 @@ static Status widen_backward(const Precision *p)
     return OK;
 }
 
-/* ---- trained weights in another dtype than the one of products ---- */
+/* ---- trained weights in another dtype than their products' ---- */
 
-/* The dtype that a weight is kept in: its own where nothing else is asked for. */
+/* The dtype that a weight is kept in; its own if nothing else is asked for. */
 static DType kept_dtype(const Precision *p, const Value *weight)
 {
     const CompileOptions *options = p->options;
@@ -172,8 +173,8 @@ static void set_dtype(Value *value, DType dtype)
     if (value->param) value->param->type.dtype = dtype;
 }
 
-/* Nodes get weights in the dtype that they were of (`was`, by id of `count` values; DT_COUNT: in their own). Casts take them as they are.
- */
+/* Makes nodes read weights in the dtype that the weights had before (`was`, by id of the first `count` values; DT_COUNT: unchanged). Casts
+ * read the weights directly; a cast that changes nothing any more is removed. */
 static Status read_kept(const Precision *p, const DType *was, int count)
 {
     for (Node *node = p->graph->first; node; node = node->next)

@@ -1,14 +1,14 @@
 /* Products of NVFP4 operands (NVIDIA 2025, arXiv 2509.25149).
  *
- *   y  = x w^T     blocks of x along K; of w 16 x 16 elements, so that its transpose has the same values
+ *   y  = x w^T     blocks of x along K; blocks of w of 16 x 16 elements, so that its transpose has the same values
  *   dx = dy w      blocks of dy along M, rounded stochastically
  *   dw = dy^T x    blocks of both along the tokens, transformed by a random Hadamard matrix that cancels in the product; dy rounded
  *                  stochastically
  *
- * Where the device multiplies FP4 and rows of codes are whole 16 bytes, the codes themselves are multiplied, in dx the codes of w^T.
- * Elsewhere products are emulated: the numbers that the codes stand for are multiplied in the model's dtype.
+ * Where the device multiplies FP4 and rows of codes have a multiple of 16 bytes, the codes themselves are multiplied; dx reads codes of
+ * w^T. Elsewhere products are emulated: the values that the codes stand for are multiplied in the model's dtype.
  *
- * The backward pass keeps the codes of x that dw reads. Codes of a trained weight are made by a step's first program and last until its
+ * The backward pass keeps only codes of x, for dw. Codes of a trained weight are made by a step's first program and last until the step's
  * end. Codes of a frozen weight are made when it is loaded, and the weight itself isn't kept. The values that a weight's codes stand for
  * are made at use. */
 #include "base/philox.h"
@@ -19,20 +19,20 @@
 #include "passes/operands.h"
 
 enum { NUM_PARTS = 3, GLOBAL = NUM_PARTS - 1 }; /* codes, scales, global: outputs of nvfp4_quantise, inputs of nvfp4_dequantise */
-enum { WHOLE_WORDS = 32 };                      /* codes in 16 bytes, which rows consist of that are multiplied by their codes */
+enum { WHOLE_WORDS = 32 };                      /* codes in 16 bytes: a row that is multiplied as codes has a multiple of this number */
 
 static bool is_training(const Precision *p)
 {
     return entry_makes_steps(p->spec->entry);
 }
 
-/* Whether there are whole blocks in both directions. */
+/* Whether both dims consist of whole blocks. */
 static bool is_blocked(const Value *weight)
 {
     return weight->type.dim[0] % NVFP4_BLOCK == 0 && weight->type.dim[1] % NVFP4_BLOCK == 0;
 }
 
-/* Whether products that sum over `length` elements read codes: the device multiplies them, as fp4_linear has them. */
+/* Whether products that sum over `length` elements multiply the codes themselves, by op fp4_linear. */
 static bool by_codes(const Precision *p, int64_t length)
 {
     return p->plan->facts.fp4_blocks && length % WHOLE_WORDS == 0;
@@ -52,8 +52,8 @@ static Status quantise(const Precision *p, Value *value, const Node *reader, con
     return OK;
 }
 
-/* Codes of x or dy in blocks along its rows, or codes of its transpose. A gradient's draws are named after the weight, and by the product
- * that reads them. */
+/* Makes codes of x or dy in blocks along its rows or, turned, codes of its transpose. The random numbers for a gradient are seeded by the
+ * weight's name and the product that reads the codes. */
 static Status make_codes(const Precision *p, const Value *weight, Value *value, const Node *reader, bool is_gradient, bool turned)
 {
     const PrecisionOptions *options = &p->options->precision;
@@ -80,7 +80,7 @@ static CodedWeight *tell_plan(const Precision *p, const Value *weight)
     return row;
 }
 
-/* A part of a weight that is there beyond the program; turned: it is of the transpose. */
+/* The lasting value of a part of a weight; turned: of a part of its transpose. */
 static Value *lasting_part(const Precision *p, const CodedWeight *row, const Value *weight, int part, bool turned)
 {
     TensorType codes = type_make(DT_E2M1, 2, weight->type.dim[turned], weight->type.dim[!turned]), one = type_make(DT_F32, 1, INT64_C(1));
@@ -89,9 +89,9 @@ static Value *lasting_part(const Precision *p, const CodedWeight *row, const Val
     return operands_lasting(p, weight, row->made[turned ? MADE_TURNED + part : part], types[part]);
 }
 
-/* A weight's codes, or codes of its transpose, which are made second: both have one number of the whole. Codes of a frozen weight are
- * there when the program begins, and so are a trained weight's in a later micro-step. A program that only goes forward doesn't know
- * whether a step's codes still stand for the weight: it makes its own. */
+/* Makes a weight's codes or, after them, its transpose's codes: both share one global scale. Codes exist already if the weight is frozen,
+ * or if an earlier micro-step made them. A program without a backward pass can't know whether a step's codes still stand for the weight: it
+ * makes its own. */
 static Status make_weight(const Precision *p, Value *weight, const Node *reader, bool turned)
 {
     Operand   *of = &p->of[weight->id];
@@ -117,7 +117,7 @@ static Status make_weight(const Precision *p, Value *weight, const Node *reader,
 
 /* ---- products ---- */
 
-/* Input `index` of the product becomes the floats that its codes stand for. A weight's floats are made at use. */
+/* Replaces input `index` of the product by the floats that its codes stand for. A weight's floats are made at use. */
 static Status round_input(const Precision *p, const Product *product, int index)
 {
     bool            turned = product->kind == PRODUCT_DW, is_weight = !turned && index == 1;

@@ -1,19 +1,19 @@
-/* Products of frozen weights that are kept in FP8 with scales of tiles (pass quantise), in that format where the device multiplies it:
+/* Products of frozen weights that are kept in FP8 with scales of tiles (pass quantise), for devices that multiply this format:
  *
  *   y  = x w^T     x quantised by blocks of 1 x 128 of a row
- *   dx = dy w      dy likewise, w by its codes turned, which are made when it is loaded
+ *   dx = dy w      dy quantised likewise; codes of w^T, which are made when w is loaded
  *
- * A scale comes from the block's own numbers, so that nothing is measured or kept, and e4m3 does for gradients too. x and dy are quantised
- * once, however many products read them. Elsewhere the weight is made again as ever: on other devices, in skipped blocks, where dims
- * aren't those that the products take, and where tiles of the members of a packed weight don't line up. */
+ * A scale comes from the block's own elements: so nothing is measured or kept, and e4m3 suffices for gradients too. x and dy are quantised
+ * once, however many products read them. Elsewhere the weight is dequantised as usual: on other devices, in skipped blocks, with dims that
+ * the products don't take, and if tiles of a packed weight's members don't line up. */
 #include "ops/attrs.h"
 #include "ops/lowbit/fp8_tiles.h"
 #include "ops/ops.h"
 #include "passes/operands.h"
 
-enum { IN_CODES, IN_SCALE, NUM_PARTS }; /* of fp8_tiles_dequantise, and parts of operands */
+enum { IN_CODES, IN_SCALE, NUM_PARTS }; /* inputs of fp8_tiles_dequantise, and parts of operands */
 
-/* Tiles of the members are tiles of the whole. */
+/* Whether tiles of the members are tiles of the packed weight. */
 static bool lines_up(const DequantiseAttrs *attrs)
 {
     for (int m = 1; m < DEQUANTISE_MAX_MEMBERS && attrs->rows[m]; m++)
@@ -21,7 +21,7 @@ static bool lines_up(const DequantiseAttrs *attrs)
     return true;
 }
 
-/* The node that makes the weight of a layer's product, if the product can read the weight's codes; NULL: it stays. */
+/* The node that dequantises the weight of a layer's product, if the product can read the codes instead; NULL: it can't. */
 static const Node *maker_of(const Precision *p, const Node *node)
 {
     enum { WHOLE_WORDS = 16, WHOLE_ROWS = 4 };
@@ -34,7 +34,7 @@ static const Node *maker_of(const Precision *p, const Node *node)
     return fits && lines_up(maker->attrs) ? maker : NULL;
 }
 
-/* x or dy by blocks of its rows. */
+/* Quantises x or dy by blocks of its rows. */
 static Status quantise(const Precision *p, Value *x, const Node *reader)
 {
     Operand *of = &p->of[x->id];

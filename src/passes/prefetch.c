@@ -1,9 +1,8 @@
-/* prefetch: what is gathered at use begins a layer ahead, so that it crosses beside the layer before its reader's, and is there once a
+/* prefetch: gathers at use begin a layer ahead, so that they run beside the layer before their reader's, and each value is gathered once a
  * layer.
  *
- * Nodes in a row that are of one layer are a group. A gather stands where the group before its reader's begins, so that what crosses for
- * one group doesn't wait for what crosses later; and it waits for the end of the group before that: weights of two groups are there at a
- * time. */
+ * Adjacent nodes of one layer and pass are a group. A gather stands where the group before its reader's begins, so that it doesn't queue
+ * behind gathers for later groups. It waits for the end of the group before that one: so gathered weights of two groups exist at a time. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -13,11 +12,12 @@ static bool is_gather(const Node *node)
 }
 
 typedef struct Group {
-    Node *first, *last; /* that aren't made at use */
-    Node *gathers;      /* the first of those for it */
+    Node *first, *last; /* first and last node that isn't made at use */
+    Node *gathers;      /* the first gather for the group */
 } Group;
 
-/* The gather reads what an earlier one for the same group did: that one's result will do. */
+/* Removes a gather that reads the same value as an earlier one for the same group; its readers read the earlier result. False: there is
+ * none. */
 static bool merge(Graph *graph, Node *first, Node *gather)
 {
     for (Node *node = first; node && node != gather; node = node->next) {
@@ -34,12 +34,12 @@ static bool begins_group(const Group *group, const Node *node)
     return !group->first || group->first->layer != node->layer || (group->first->flags ^ node->flags) & NODE_BACKWARD;
 }
 
-/* The groups of a graph; gathers stand right before their readers, and what is left of them is the first for each group. */
+/* Finds the groups of a graph. Gathers stand right before their readers; of gathers of one value, each group keeps the first. */
 static Group *find_groups(Graph *graph, int *out_count)
 {
     Group *groups = arena_array(graph->arena, Group, graph->num_nodes + 1);
     int    count = 0;
-    Node  *waiting = NULL; /* the first gather behind the last node of a group */
+    Node  *waiting = NULL; /* the first gather after the last node of a group */
     for (Node *node = graph->first, *next; node; node = next) {
         next = node->next;
         if (node->flags & NODE_AT_USE) {

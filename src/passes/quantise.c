@@ -1,11 +1,11 @@
-/* quantise: QLoRA (Dettmers 2023). The frozen matrices of the blocks are kept as codes with scales; a node makes the matrix again right
- * before each reader, forward and backward (NODE_AT_USE, pass recompute), so that hardly more than one is there at a time. The load
- * program makes the codes of weights as they arrive.
+/* quantise: QLoRA (Dettmers 2023). The frozen matrices of the blocks are kept as codes with scales. A node dequantises a matrix right
+ * before each reader, forward and backward (NODE_AT_USE, pass recompute), so that hardly more than one exists at a time. The load program
+ * makes the codes as weights arrive.
  *
- * The parameter's own value becomes its codes: where it lies in a packed one stays as it is, and so one node makes all members of a packed
- * one. Each is quantised by itself, with blocks of its own.
+ * The codes take the parameter's own value: its place in a packed weight stays as it is, and so one node dequantises all members of a
+ * packed weight. Each member is quantised by itself, with blocks of its own.
  *
- * Where a format has a product by its codes, and there are no gradients, that takes the place of the layer's product. */
+ * If a format has a product by codes, it replaces the layers' products in programs without gradients. */
 #include "passes/quantise.h"
 
 #include "ops/attrs.h"
@@ -19,7 +19,7 @@
 
 static const Nf4QuantiseAttrs nf4_once = {.once = true};
 
-/* A block's largest number may become 4: the smaller error of both. */
+/* A block's largest element may be scaled to 4 instead of 6, if that has the smaller error. */
 static const Nvfp4Attrs four_over_six = {.four_six = true};
 
 static const WeightFormat formats[] = {
@@ -27,8 +27,7 @@ static const WeightFormat formats[] = {
     {"fp8", &op_fp8_tiles_quantise, &op_fp8_tiles_dequantise, NULL, 2, {"codes", "scale"}, &op_fp8_tiles_linear},
     {"nvfp4", &op_nvfp4_quantise, &op_nvfp4_dequantise, &four_over_six, 3, {"codes", "scale", "global"}, NULL},
     {"int8", &op_int8_quantise, &op_int8_dequantise, NULL, 2, {"codes", "scale"}, &op_int8_linear},
-    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}, NULL}, /* bitsandbytes without double quantisation
-                                                                                                  */
+    {"nf4_once", &op_nf4_quantise, &op_nf4_dequantise, &nf4_once, 2, {"codes", "absmax"}, NULL}, /* bitsandbytes, scales not quantised */
 };
 enum { NUM_FORMATS = sizeof formats / sizeof *formats };
 
@@ -56,7 +55,7 @@ bool weight_is_quantised(const Param *param)
 
 typedef struct Quantise {
     const CompileOptions *options;
-    Graph                *graph, *scratch; /* the second is for types of parts alone */
+    Graph                *graph, *scratch; /* scratch: only to find the types of parts */
     const WeightFormat   *format;
     bool                  has_grads;
 } Quantise;
@@ -77,7 +76,8 @@ static bool is_kept(const Quantise *q, const Param *param)
     return weight_is_quantised(param) && (!options->keeps_format || options->keeps_format(options->keeps_format_model, param));
 }
 
-/* The weights that lie in the memory of `whole`: its members, or itself. Returns their count; 0: something in it isn't quantised. */
+/* The weights in the memory of `whole`: its members, or the value itself. Returns their count; 0: some of that memory can't be
+ * quantised. */
 static int weights_in(const Quantise *q, Value *whole, Value *out[DEQUANTISE_MAX_MEMBERS])
 {
     int count = 0;
@@ -92,7 +92,7 @@ static int weights_in(const Quantise *q, Value *whole, Value *out[DEQUANTISE_MAX
     return count;
 }
 
-/* Adds part k of all weights, one after the other, each under its own name. */
+/* Adds part k of all weights, one after the other; each member has a name of its own. */
 static Value *add_part(const Quantise *q, const char *name, Value *const *weights, const TensorType (*types)[FORMAT_MAX_PARTS], int count,
                        int k)
 {
@@ -111,14 +111,14 @@ static Value *add_part(const Quantise *q, const char *name, Value *const *weight
     return all;
 }
 
-/* The value holds codes from here on. */
+/* Makes the value hold codes from here on. */
 static void become_codes(const Quantise *q, Value *value, DType dtype)
 {
     value->type.dtype = dtype;
     graph_rename(q->graph, value, weight_part_name(q->graph->arena, q->format, value->param ? value->param->name : value->name, 0));
 }
 
-/* A layer's product by codes in place of that by the weight. */
+/* Replaces a layer's product by the product with codes. */
 static Status multiply_codes(const Quantise *q, Node *linear, Value *const *parts)
 {
     CodedLinearAttrs attrs = {.dtype = DTYPE_TO_ATTR(linear->out[0]->type.dtype), .eps = 1e-6};
@@ -129,8 +129,8 @@ static Status multiply_codes(const Quantise *q, Node *linear, Value *const *part
     return node_replace(q->graph, linear, q->format->product, &attrs, in, count + 2, NULL);
 }
 
-/* fp8_tiles_linear has the bits of the weight made again. It is for few rows, which are bound by reading the weight, and takes tiles of the
- * members that are tiles of the whole. A recipe has a product of its own. */
+/* Whether fp8_tiles_linear serves the product. Its bits equal those with a dequantised weight. It pays off for few rows, where reading the
+ * weight takes most of the time. The members' tiles must be tiles of the packed weight. A recipe has a product of its own. */
 static bool tiles_pay(const Quantise *q, const Node *linear, Value *const *weights, int count)
 {
     if (!q->graph->rows_alone || q->options->precision.forward == DT_E4M3) return false;
@@ -139,7 +139,7 @@ static bool tiles_pay(const Quantise *q, const Node *linear, Value *const *weigh
     return type_rows(&linear->in[0]->type) <= CODED_FEW_ROWS && weights[0]->type.dim[1] % CODED_WHOLE == 0;
 }
 
-/* Whether layers' products are all that reads the weight, and are made by its codes. */
+/* Whether only layers' products read the weight, and all of them can read its codes instead. */
 static bool is_multiplied(const Quantise *q, const Value *whole, Value *const *weights, int count)
 {
     if (!q->format->product || q->has_grads) return false;
@@ -150,7 +150,7 @@ static bool is_multiplied(const Quantise *q, const Value *whole, Value *const *w
     return true;
 }
 
-/* Products by codes read the codes, which are the same value. */
+/* Replaces all products of the weight. The new nodes read codes, which are the same value, so they are among its uses too. */
 static Status multiply_all(const Quantise *q, const Value *whole, Value *const *parts)
 {
     for (const Use *use = whole->first_use, *next; use; use = next) {
@@ -160,7 +160,7 @@ static Status multiply_all(const Quantise *q, const Value *whole, Value *const *
     return OK;
 }
 
-/* Readers of the weight read the matrix that is made again of its codes. */
+/* Makes readers of the weight read a matrix that a new node dequantises from the codes. */
 static Status dequantise(const Quantise *q, Value *whole, const DequantiseAttrs *attrs, const char *name, Value *const *parts)
 {
     Node *reader = value_first_reader(whole), *node;

@@ -1,19 +1,19 @@
-/* recompute: what the flags name isn't kept for the backward pass; its forward nodes are cloned right before their first use
- * there. Cheapest form of Chen et al. 2016. Clones draw the same random numbers (they are keyed) and give the same bits.
- * A hint of the model goes before them: what it saves is kept, what it has computed again is dropped, whatever the flags.
+/* recompute: values that the flags name aren't kept for the backward pass; their forward nodes are cloned right before their first use
+ * there (the cheapest form of Chen et al. 2016). Clones draw the same random numbers (they are keyed) and give the same bits. Hints of the
+ * model override the flags: a value that it saves is kept, a value that it has computed again is dropped.
  *
- * What is materialised at use (NODE_AT_USE: uploaded, gathered, dequantised) is made right before each reader, whatever the flags. */
+ * Values materialised at use (NODE_AT_USE: uploaded, gathered, dequantised) are made right before each reader, whatever the flags. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-/* Whether output `k` is something of lasting memory that the node brings up to date beside its results, as a largest value seen. */
+/* Whether output `k` is lasting memory that the node updates besides making its results, such as a largest value seen. */
 static bool is_record(const Node *node, int k)
 {
     const Value *out = node->out[k];
     return out && out->sharing == STORAGE_UPDATE && value_root(out->storage, NULL)->kind != VALUE_ACTIVATION;
 }
 
-/* Puts one more of `node` at the cursor, reading `in`. It records nothing: that was done once. */
+/* Adds a clone of `node` at the cursor, reading `in`. It updates no lasting memory: the node itself did. */
 static Status add_clone(Graph *graph, const Node *node, Value **in, uint32_t flags, Node **out)
 {
     uint32_t want = node_wanted(node);
@@ -31,14 +31,14 @@ static Status add_clone(Graph *graph, const Node *node, Value **in, uint32_t fla
     return OK;
 }
 
-/* ---- what the flags drop ---- */
+/* ---- values that the flags drop ---- */
 
 typedef struct Recompute {
     Graph   *graph;
     uint32_t parts;      /* bit per Part */
-    int      num_values; /* before any clone */
-    char    *boundary;   /* by value id: read by a forward node of another layer, or a graph output */
-    Value  **clones;     /* by value id */
+    int      num_values; /* number of values before any clone was added */
+    char    *boundary;   /* by value id: whether a forward node of another layer reads the value, or it is a graph output */
+    Value  **clones;     /* by value id: its clone; NULL: none yet */
 } Recompute;
 
 static void find_boundaries(Recompute *r)
@@ -59,7 +59,8 @@ static bool has_part(const Recompute *r, const Node *node)
     return (r->parts >> node->part & 1) || (r->parts >> PART_BLOCK & 1);
 }
 
-/* The model has it saved, or it is a smaller one, as statistics of rows, that comes with what is. */
+/* Whether the model has the value saved, or saves a larger output of the same node: small outputs, such as statistics of rows, are kept
+ * with it. */
 static bool is_saved(const Value *value)
 {
     const Node *node = value->producer;
@@ -70,14 +71,14 @@ static bool is_saved(const Value *value)
     return false;
 }
 
-/* It is made again from the node's first output, where that is there. */
+/* Whether the value is made again from the node's first output. */
 static bool can_rebuild(const Value *value)
 {
     const Node *node = value->producer;
     return node->op->rebuild && value->out_index == 1 && node->out[0];
 }
 
-/* A forward value that the flags or its hint drop. */
+/* Whether the flags or its hint drop a forward value. */
 static bool is_dropped(const Recompute *r, const Value *value)
 {
     const Node *node = value->producer;
@@ -157,11 +158,11 @@ static Status drop_parts(Graph *graph, uint32_t parts)
 
 typedef struct AtUse {
     Graph       *graph;
-    Node       **made;   /* by id of a node made at use: the one made last, itself or a clone */
-    const Node **reader; /* for this reader */
+    Node       **made;   /* by id of a node made at use: its latest copy, the node itself or a clone */
+    const Node **reader; /* the reader before which the latest copy stands */
 } AtUse;
 
-/* A view of what is made at use is made with it. */
+/* Marks views of values made at use as made at use too. Returns whether any node is. */
 static bool mark_views(Graph *graph)
 {
     bool any = false;
@@ -178,8 +179,8 @@ static Node *made_at_use(const Value *value)
     return value && value->producer && value->producer->flags & NODE_AT_USE ? value->producer : NULL;
 }
 
-/* Has `node`, and what it reads that is made at use too, stand right before the reader (NULL: the end): itself for its first reader, if
- * all that it reads is still its own, else a clone. */
+/* Puts `node`, and those of its inputs that are made at use, right before the reader (NULL: the end). For its first reader the node itself
+ * moves, if all its inputs are unchanged; else a clone is added. */
 static Status materialise(AtUse *a, Node *node, const Node *reader, uint32_t backward, Node **out)
 {
     Value *in[NODE_MAX_IN];
@@ -203,7 +204,7 @@ static Status materialise(AtUse *a, Node *node, const Node *reader, uint32_t bac
     return OK;
 }
 
-/* Graph outputs are read at the end: they keep the nodes that make them. */
+/* Materialises the nodes for all readers. Graph outputs are read at the end: they keep the nodes that make them. */
 static Status materialise_all(Graph *graph)
 {
     AtUse    a = {.graph = graph};
@@ -227,8 +228,8 @@ static Status materialise_all(Graph *graph)
     return OK;
 }
 
-/* Of a tensor that is quantised again, one layout may be read after the first time alone, or only then. Other ops keep outputs that are
- * read no more: which of their kernels serves a node may depend on them. */
+/* Drops unread codes. If a tensor is quantised twice, one of its layouts may be read only from the first node, or only from the second.
+ * Other ops keep unread outputs: the choice of a kernel may depend on them. */
 static void drop_unread_codes(Graph *graph)
 {
     for (Node *node = graph->first; node; node = node->next)

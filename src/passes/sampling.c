@@ -1,6 +1,6 @@
-/* The part of pass cache for entries that choose tokens: behind the logits the next token of each row is chosen and told to the host, in a
- * ring that it reads a run later; a decoding step reads that token from the device's memory. Of each sequence there is kept, by slot: the
- * token chosen last, and, where penalties are asked for, which tokens it has seen. */
+/* The part of pass cache for entries that choose tokens. After the logits, the next token of each row is chosen and written to a ring in
+ * host memory, which the host reads one run later; a decoding step reads that token from device memory. Kept by slot, for each sequence:
+ * the token chosen last and, if penalties are asked for, the tokens that it has seen. */
 #include "ops/ops.h"
 #include "ops/sample/sample.h"
 #include "passes/pass.h"
@@ -10,7 +10,7 @@ static Value *state_of(Graph *graph, const char *name, const TensorType *type)
     return graph_add_value(graph, VALUE_STATE, name, type);
 }
 
-/* What the embedding reads, in place of the tokens that the host gives alone. */
+/* Makes the embedding read tokens chosen on the device, besides those that the host gives. */
 static Status read_next(Graph *graph, Value *slots, Value *next)
 {
     Value *tokens = graph_find(graph, "tokens"), *in[] = {tokens, slots, next};
@@ -35,7 +35,7 @@ static Status mark_prompt(Graph *graph, const CacheShape *shape, int64_t rows, V
     return pass_add(graph, &op_mark_seen, NULL, "seen", in, 6, seen);
 }
 
-/* What was chosen, into a ring in the host's memory. */
+/* Writes the choice into a ring in host memory. */
 static Status tell_host(Graph *graph, int64_t slots, const Node *chosen)
 {
     TensorType ring = type_make(DT_I32, 3, (int64_t)DECODE_RING, slots, type_cols(&chosen->out[SAMPLE_OUT_BEST_IDS]->type) * 2 + 3);
@@ -71,7 +71,7 @@ Status add_sampling(PassContext *context, Graph *graph, const CacheShape *shape)
     Node                  *node;
     graph->layer = -1;
     graph->part = PART_NONE;
-    TRY(pass_reshape(graph, "logit_rows", logits, &dims, &node)); /* in fp32, as the head's product sums them */
+    TRY(pass_reshape(graph, "logit_rows", logits, &dims, &node)); /* logits are in fp32, as the head's product sums them */
     sampling_inputs(graph, node->out[0], rows, slots, in);
     if (options->penalties) in[SAMPLE_IN_SEEN] = state_of(graph, DECODE_SEEN, &seen);
     if (options->biases) in[SAMPLE_IN_BIAS_IDS] = graph_add_feed(graph, FEED_BIAS_IDS, rows, options->biases);

@@ -6,14 +6,14 @@
 #include <math.h>
 #include <string.h>
 
-/* The sum of `values` over the trained tokens of the step, by their number. */
+/* *out: the sum of `values` over the step's trained tokens, divided by the number of these tokens. */
 static Status add_mean(Graph *graph, const char *name, Value *values, Value **out)
 {
     Value *in[] = {values, graph_find(graph, "hyper")};
     return pass_add(graph, &op_loss_sum, NULL, name, in, 2, out);
 }
 
-/* The share of the step's trained tokens whose label was the likeliest; only where token losses are of a cross_entropy. */
+/* The share of the step's trained tokens whose label was the likeliest token; only made if token losses come from cross_entropy. */
 static Status make_accuracy(Graph *graph, const char *name, Value **out)
 {
     Value *losses = graph_output(graph, "losses");
@@ -27,7 +27,7 @@ static Status make_accuracy(Graph *graph, const char *name, Value **out)
     return OK;
 }
 
-/* The mean square of token losses; only where the loss is their mean, and nothing else. */
+/* The mean square of token losses; only made if the loss is their mean, and nothing else. */
 static Status make_spread(Graph *graph, const char *name, Value **out)
 {
     Value      *losses = graph_output(graph, "losses"), *loss = graph_output(graph, "loss");
@@ -45,7 +45,7 @@ static double finish_spread(double mean_square, double loss)
     return variance < 0 ? 0 : sqrt(variance);
 }
 
-/* What the engine makes by itself. build leaves *out NULL where the model has no such number. */
+/* Scalars that the engine makes itself. build leaves *out NULL if the model can't have the scalar. */
 static const struct {
     const char *name;
     Status (*build)(Graph *graph, const char *name, Value **out);
@@ -61,7 +61,7 @@ const char *scalar_state(Arena *arena, const char *name)
     return arena_printf(arena, "%s.sum", name);
 }
 
-/* An output of the module that is one number. */
+/* Whether an output of the module, other than the loss, is a single number. */
 static bool is_scalar(const NamedValue *output)
 {
     const Value *value = output->value;
@@ -84,8 +84,8 @@ static Status unknown(const PassContext *context, const Graph *graph, const char
     return status;
 }
 
-/* The module's own output of that name, f32 (1). Micro-steps add up in memory of its own: what else reads the number reads this
- * micro-step's. */
+/* The module's own output of that name, f32 (1). It is copied if it has other readers: micro-steps add up in the scalar's memory, while the
+ * other readers need this micro-step's value. */
 static Status own_output(Graph *graph, const char *name, Value **out)
 {
     for (int i = 0; i < graph->num_outputs && !*out; i++)
@@ -118,7 +118,7 @@ static Status add_scalar(const PassContext *context, Graph *graph, const char *n
 Status scalars_make(const PassContext *context, Graph *graph, Value *out[MOST_SCALARS])
 {
     const CompileOptions *options = context->options;
-    context->plan->num_scalars = 0; /* each micro-step has the same */
+    context->plan->num_scalars = 0; /* each micro-step fills the list with the same scalars */
     for (size_t i = 0; i < options->scalars.count; i++) TRY(add_scalar(context, graph, options->scalars.items[i], true, out));
     for (int i = 0; i < graph->num_outputs && context->module->objective; i++)
         if (is_scalar(&graph->outputs[i])) TRY(add_scalar(context, graph, graph->outputs[i].name, true, out));

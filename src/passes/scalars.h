@@ -1,11 +1,11 @@
-/* Named scalars: numbers that a step tells beside loss and norm. They are outputs f32 (1) that the module has beside "loss", or rows of the
- * table in scalars.c, which makes them out of the graph. A new one is a row there. */
+/* Named scalars: numbers that a step reports besides loss and norm. A scalar is an output f32 (1) of the module other than "loss", or a row
+ * of the table in scalars.c, which computes it in the graph. To add a scalar, add a row. */
 #pragma once
 
 #include "passes/pass.h"
 
-/* Those that the options ask for, and all that an objective tells: out[i] is plan->scalars[i], which is filled in. The graph still has all
- * outputs of its module. ERR_INVALID for a name that the model doesn't have. */
+/* Makes the scalars that the options ask for, and all outputs of an objective. out[i]: the value of plan->scalars[i], which is filled in.
+ * The graph must still have all outputs of its module. ERR_INVALID: the model has no scalar of a name. */
 NODISCARD Status scalars_make(const PassContext *context, Graph *graph, Value *out[MOST_SCALARS]);
-/* The state in which micro-steps of a scalar add up. */
+/* The name of the state in which a scalar adds up over micro-steps. */
 const char *scalar_state(Arena *arena, const char *name);

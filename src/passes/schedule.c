@@ -1,10 +1,9 @@
-/* schedule: order and streams. Nodes that depend on nothing that changes run once after start; the others keep the order of
- * their making (forward, then backward from the end), except that a node that frees nothing by running early waits until just
- * before its first reader. */
+/* schedule: order and streams. Nodes that depend only on constants run once after start. The others keep the order in which they were made
+ * (forward, then backward from the end). But a node that frees nothing by running early waits until just before its first reader. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
-/* By id of values with memory of their own: a run overwrites it with a later version, so that it must be made anew for the next. */
+/* By id of a value with memory of its own: whether a run overwrites it with a later version, so that the next run must make it anew. */
 static char *find_overwritten(const Graph *graph, const Root *roots)
 {
     char *overwritten = arena_array(graph->arena, char, graph->num_values + 1);
@@ -35,7 +34,7 @@ static void mark_once(Graph *graph)
     }
 }
 
-/* The first node that reads one of its outputs; NULL: none. */
+/* The first reader of any of the node's outputs; NULL: none. */
 static Node *first_reader(const Node *node)
 {
     Node *first = NULL;

@@ -1,16 +1,16 @@
-/* shard: several ranks train one model. Every rank runs the same programs over rows of its own. Gradients are summed over the ranks, and
- * each rank updates its share of the parameters (layout.c).
+/* shard: several ranks train one model. Every rank runs the same programs over its own rows. Gradients are summed over the ranks, and each
+ * rank updates its share of the parameters (layout.c).
  *
- * A bucket's division says what crosses, and when. Weights that are whole on each rank are gathered, chunk by chunk, by the first program
- * of a step, beside its forward pass. The chunk that is read first is gathered by the optimizer's program, beside its updates (updates.c).
- * Gradients that are whole cross at the end of a step, beside the last part of the backward pass: links that carry something now and then
- * never fall asleep, and the power that they take is the arithmetic's (docs/multi_gpu.md). Where a rank keeps its share alone, a gradient
- * is an activation, which is added to the share in every micro-step. A weight of which a rank keeps its share alone is gathered at use
- * (NODE_AT_USE). If it is trained and products read it in FP8, its codes are gathered, which each rank makes of its share at the beginning
- * of the step.
+ * A bucket's division says what crosses between ranks, and when. Weights that every rank holds whole are gathered chunk by chunk by a
+ * step's first program, beside its forward pass. Only the chunk that is read first is gathered by the optimizer's program, beside its
+ * updates (updates.c). Gradients that every rank holds whole cross at the end of a step, beside the last part of the backward pass: links
+ * that are used now and then never sleep, and take power from the arithmetic (docs/multi_gpu.md). If a rank keeps only its share of a
+ * gradient, the gradient is an activation, which every micro-step adds to the share. If a rank keeps only its share of a weight, the weight
+ * is gathered at use (NODE_AT_USE). If such a weight is trained and products read it in FP8, its codes are gathered instead, which each
+ * rank makes from its share at the beginning of the step.
  *
- * All this is on STREAM_COMM. Waits for it follow from the bytes that it writes. Collectives stand in the same order in the programs of all
- * ranks, since nothing but offsets and the optimizer's segments depends on the rank. */
+ * All transfers are on STREAM_COMM. Waits for them follow from the bytes that they write. Collectives have the same order in the programs
+ * of all ranks, since only offsets and the optimizer's segments depend on the rank. */
 #include "ops/ops.h"
 #include "passes/layout.h"
 #include "passes/pass.h"
@@ -25,7 +25,8 @@ typedef struct Shard {
     const ProgramSpec    *spec;
 } Shard;
 
-/* Elements of chunk c in a flat value of all elements, or of this rank's (divide: the number of ranks). */
+/* The elements of chunk c in a flat value. divide: 1 if the flat value holds all elements of chunks; the number of ranks if it holds this
+ * rank's shares. */
 static Value *chunk_of(const Shard *s, Value *flat, const Chunk *chunk, int c, int64_t divide)
 {
     const char *name = arena_printf(s->graph->arena, "%s.chunk%d", flat->name, c);
@@ -37,7 +38,7 @@ static Value *weights_of(const Shard *s, const Bucket *bucket)
     return flat_value(s->graph, VALUE_PARAM, bucket->weights, bucket->weight, bucket->numel);
 }
 
-/* This rank's share of chunk c of the weights, or (VALUE_GRAD) of the gradients. */
+/* This rank's share of chunk c, of the weights (VALUE_PARAM) or of the gradients (VALUE_GRAD). */
 static Value *share_of(const Shard *s, const Bucket *bucket, ValueKind kind, int c)
 {
     bool   grads = kind == VALUE_GRAD;
@@ -50,11 +51,12 @@ static Value *share_of(const Shard *s, const Bucket *bucket, ValueKind kind, int
 typedef struct Crossing {
     const Bucket *bucket;
     int           chunk;
-    Node         *ready, *after; /* of gradients: `ready` makes the last of it, `after` is what it waits for */
-    int64_t       order;         /* when it is read, or ready */
+    Node         *ready, *after; /* for gradients. ready: the node that makes the chunk's last gradient; after: the node that the transfer
+                                    waits for */
+    int64_t order;               /* Node.order of the chunk's first reader, or of `ready` */
 } Crossing;
 
-/* The sum over the ranks of x is written or added, after the node `last`, to this rank's share of the chunk. */
+/* Adds, after node `last`, the sum of x over the ranks; this rank's share of the chunk is set to it or, with `accumulate`, added to. */
 static Status add_reduce(const Shard *s, Value *x, const Crossing *to, Node *last, bool accumulate, Node **out)
 {
     RanksAttrs attrs = {.ranks = s->plan->world};
@@ -70,7 +72,7 @@ static Status add_reduce(const Shard *s, Value *x, const Crossing *to, Node *las
 
 /* ---- where a value lies in its bucket ---- */
 
-/* NULL: it isn't trained, or isn't placed by itself. */
+/* The value's bucket; NULL: it isn't trained, or has no memory of its own. */
 static const Bucket *bucket_of(const Plan *plan, const Value *whole)
 {
     const Param *param = layout_is_whole(whole) ? layout_first_param(whole) : NULL;
@@ -88,7 +90,7 @@ static int64_t elements_in(DType dtype, int64_t bytes)
 static int64_t place_in_bucket(const Plan *plan, const Bucket *bucket, const Value *whole)
 {
     int64_t at = elements_in(bucket->weight, plan_find(plan, whole->name)->place.offset - bucket->weight_offset);
-    return bucket->division == DIVIDE_WEIGHTS ? at * plan->world : at; /* there it is a share that begins */
+    return bucket->division == DIVIDE_WEIGHTS ? at * plan->world : at; /* the plan's entry is only a share */
 }
 
 static int chunk_at(const Bucket *bucket, int64_t at)
@@ -104,9 +106,9 @@ static int chunk_at(const Bucket *bucket, int64_t at)
     return low;
 }
 
-/* ---- whole on each rank ---- */
+/* ---- values that are whole on each rank ---- */
 
-/* The value and its members become elements of the flat one. */
+/* Makes the value and its members parts of the flat value, from its element `at` on. */
 static void join(Value *whole, Value *flat, int64_t at)
 {
     while (whole->first_member) value_place_in(whole->first_member, flat, at + whole->first_member->offset);
@@ -126,7 +128,7 @@ static void join_bucket(const Shard *s, Value *whole, const Bucket *bucket, bool
     if (weights && bucket->weights) join(whole, weights_of(s, bucket), at);
 }
 
-/* By chunk: the last node that makes some of its gradients; NULL: none does. */
+/* By chunk: the last node that makes any of its gradients; NULL: none does. */
 static Node **last_makers(const Shard *s, const Bucket *bucket)
 {
     Node       **last = arena_array(s->graph->arena, Node *, bucket->num_chunks + 1);
@@ -145,7 +147,8 @@ static int by_order(const void *a, const void *b)
     return x->bucket != y->bucket ? (x->bucket < y->bucket ? -1 : 1) : x->chunk - y->chunk;
 }
 
-/* The chunks of all weights that are whole on each rank, in the order in which they are read; or of gradients, as they are ready. */
+/* Lists the chunks that are whole on each rank: of weights, in the order of their first reads; or of gradients, in the order in which they
+ * are ready. */
 static int list_chunks(const Shard *s, bool grads, Crossing **out)
 {
     int count = 0, most = 0;
@@ -165,7 +168,8 @@ static int list_chunks(const Shard *s, bool grads, Crossing **out)
     return count;
 }
 
-/* Chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. is_there: what is read first. */
+/* Gathers chunk after chunk, before anything else. Each launch that reads a weight waits for its chunk. is_there: the chunk that is read
+ * first is gathered already. */
 static Status gather_all(const Shard *s, bool is_there)
 {
     Crossing     *list;
@@ -190,8 +194,9 @@ static bool is_product(const Node *node)
     return node->op->cost && node->op->cost(node).matrix_unit;
 }
 
-/* Each chunk waits as long as it may: until what is left before the last one takes LEAD times as long as it and those after it need on the
- * links, since links and memory are shared with the arithmetic. It waits for a product, which no later pass removes. */
+/* Delays each chunk but the last as long as possible, since links and arithmetic share memory. A chunk starts when the work left before the
+ * last chunk is ready takes LEAD times as long as the links need for the chunks from this one to the last but one. A chunk waits for a
+ * product, which no later pass removes. */
 static void delay_reductions(const Shard *s, Crossing *list, int count)
 {
     enum { LEAD = 3 };
@@ -236,7 +241,8 @@ static Status reduce_gradient(const void *context, const Leaver *gradient, Value
     return add_reduce(s, made, gradient->own, gradient->last, s->spec->adds, out);
 }
 
-/* Gradients of which each rank keeps its share alone become activations. They cross, or, without `crosses`, are made for nobody. */
+/* Makes activations of gradients of which each rank keeps only its share. crosses: their sums over the ranks are added to the shares; else
+ * nobody reads them. */
 static Status divide_gradients(const Shard *s, bool crosses)
 {
     int     num_values = s->graph->num_values;
@@ -260,7 +266,7 @@ static Status divide_gradients(const Shard *s, bool crosses)
     return OK;
 }
 
-/* calibrate: the first scales are made from the largest magnitudes of all ranks. Gradients that would cross are made for nobody. */
+/* calibrate: the first scales are made from the largest magnitudes over all ranks. Gradients that would cross are dropped. */
 static Status shard_calibrate(const Shard *s)
 {
     Value *now = graph_find(s->graph, PRECISION_NOW);
@@ -275,8 +281,8 @@ static Status shard_calibrate(const Shard *s)
 
 /* ---- weights of which each rank has a share ---- */
 
-/* Readers of `whole` read in its place what is gathered from `share` right before the first of them, in the dims of `type`. turned: `whole`
- * is the transpose of codes of these dims. */
+/* Adds a gather of `share` right before the first reader of `whole`; all readers read its result instead, in the dims of `type`. turned:
+ * `whole` is the transpose of codes of these dims. */
 static Status gather_at_use(const Shard *s, Value *whole, Value *share, const char *name, const TensorType *type, bool turned)
 {
     Node *reader = whole ? value_first_reader(whole) : NULL, *node;
@@ -294,7 +300,7 @@ static Status gather_at_use(const Shard *s, Value *whole, Value *share, const ch
     return OK;
 }
 
-/* This rank's share of a frozen value, which the plan has under the value's name; NULL: it is whole. */
+/* This rank's share of a frozen value; NULL: the value isn't divided. The plan has the share under the value's name. */
 static Value *frozen_share(const Shard *s, Value *whole)
 {
     const PlanEntry *entry = plan_find(s->plan, whole->name);
@@ -305,7 +311,7 @@ static Value *frozen_share(const Shard *s, Value *whole)
     return share;
 }
 
-/* The share that this rank has of a divided weight; NULL: it isn't one. */
+/* This rank's share of a divided weight; NULL: it isn't divided. */
 static Value *divided_share(const Shard *s, const Value *whole)
 {
     const Bucket *bucket = bucket_of(s->plan, whole);
@@ -315,7 +321,7 @@ static Value *divided_share(const Shard *s, const Value *whole)
     return share;
 }
 
-/* Drops a value that only a share is kept of. Nothing may read its members by themselves. */
+/* Drops a value of which only a share is kept. Nothing may read its members by themselves. */
 static Status drop_whole(Value *whole)
 {
     while (whole->first_member) {
@@ -341,7 +347,7 @@ static Status gather_divided(const Shard *s)
 
 /* ---- codes of weights of which each rank has a share ---- */
 
-/* The node that makes codes of the weight for the step; NULL: an earlier program has made them. */
+/* The node that makes the weight's codes for the step; NULL: an earlier program made them. */
 static Node *quantiser_of(const Value *weight)
 {
     for (const Use *use = weight->first_use; use; use = use->next)
@@ -349,7 +355,7 @@ static Node *quantiser_of(const Value *weight)
     return NULL;
 }
 
-/* Codes that wait on the host leave as soon as they are made: there are those of two weights on the device at a time. */
+/* Codes that are kept on the host are sent there as soon as they are made: the device holds codes of two weights at a time. */
 typedef struct Quantising {
     Node *begin; /* codes are made before this node */
     Node *sent[2];
@@ -366,7 +372,7 @@ static Status send_codes(const Shard *s, Quantising *q, Node *made, Value *home,
     return OK;
 }
 
-/* Before anything is gathered, this rank quantises its share in place of the whole. *codes becomes what is to be read. */
+/* Makes this rank quantise its share instead of the whole weight, before anything is gathered. *codes becomes the value to be read. */
 static Status quantise_share(const Shard *s, Quantising *q, Node *old, Value *share, Value **codes)
 {
     int64_t    numel = type_numel(&share->type);
@@ -388,8 +394,8 @@ static Status quantise_share(const Shard *s, Quantising *q, Node *old, Value *sh
     return OK;
 }
 
-/* One scale is of the whole weight, so that codes of a share are a share of the codes. Each rank has the largest magnitude of its share
- * only: the optimizer's program makes that of all. */
+/* Divides a weight's codes as the weight is divided. The whole weight has one scale, so codes of a share are a share of the codes. Each
+ * rank records the largest magnitude of its share only; the optimizer's program takes the largest of all. */
 static Status divide_codes(const Shard *s, Quantising *q, ScaledTensor *scaled)
 {
     Value *weight = graph_find(s->graph, scaled->name), *share = weight ? divided_share(s, weight) : NULL;
@@ -416,7 +422,7 @@ static Status divide_codes(const Shard *s, Quantising *q, ScaledTensor *scaled)
 
 /* ---- the programs ---- */
 
-/* The program that only gathers. */
+/* Makes the program that only gathers. */
 static Status make_gather(PassContext *context, Graph **out_graph)
 {
     Shard s = {.options = context->options, .plan = context->plan};

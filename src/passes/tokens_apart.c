@@ -1,6 +1,6 @@
-/* Whether tokens can be generated one at a time: only attention, which has a cache, may mix tokens, and nothing may follow from how many
- * there are in a run. Sizes of one run don't tell a row from a token, nor what T became in an attribute: the module is made for two shapes
- * whose numbers of rows and tokens have no factor in common, and both graphs are walked side by side. */
+/* Whether tokens can be generated one at a time: only attention, which has a cache, may mix tokens, and nothing may depend on the number of
+ * tokens in a run. In one graph, sizes don't tell rows from tokens, nor does an attribute say that it was made from T. So the module is
+ * bound for two shapes whose numbers of rows and tokens have no factor in common, and both graphs are walked side by side. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 
@@ -9,7 +9,7 @@
 typedef struct Probe {
     Graph  *graph;
     int64_t batch, seq;
-    bool   *of_tokens; /* by id of a value: it follows from the run's tokens */
+    bool   *of_tokens; /* by value id: whether the value depends on the run's tokens */
 } Probe;
 
 static Status refuse(const PassContext *context, const Node *node, const char *why)
@@ -35,7 +35,7 @@ static bool is_of_tokens(const Probe *probe, const Value *value)
     return value && probe->of_tokens[value->id];
 }
 
-/* The first dims of it are rows and tokens. */
+/* Whether the type's first dims, at most `most` of them, are rows and tokens. */
 static bool has_tokens(const Probe *probe, const TensorType *type, int most)
 {
     int64_t first = 1;
@@ -43,7 +43,8 @@ static bool has_tokens(const Probe *probe, const TensorType *type, int most)
     return first == probe->batch * probe->seq;
 }
 
-/* Of an op that says nothing of rows: it works along the last dim, or changes dims. Ids and positions have none but those of tokens. */
+/* Whether an op without by_row keeps tokens apart: it works along the last dim, or changes dims. Ids and positions have only dims of
+ * tokens. */
 static bool keeps_tokens(const Probe *probe, const Node *node)
 {
     bool fits = node->op != &op_scatter_add_rows;
@@ -56,7 +57,7 @@ static bool keeps_tokens(const Probe *probe, const Node *node)
     return fits;
 }
 
-/* Each token's part of the outputs follows from that token's part of the inputs. */
+/* Whether each token's part of the outputs depends only on that token's part of the inputs. */
 static bool is_apart(const Probe *probe, const Node *node)
 {
     int64_t in[NODE_MAX_IN], out[NODE_MAX_OUT];
@@ -74,7 +75,7 @@ static bool reads_tokens(const Probe *probe, const Node *node)
     return false;
 }
 
-/* An input that isn't of tokens, but of as many numbers as there are of them. */
+/* An input that doesn't depend on tokens, but whose size depends on their number; NULL: none. */
 static const Value *sized_input(const Probe *p, const Node *node, const Node *other)
 {
     for (int i = 0; i < node->num_in; i++) {
@@ -95,7 +96,7 @@ static bool same_attr(const AttrDef *a, const void *x, const void *y)
     return list->count == other->count && memcmp(list->values, other->values, sizeof *list->values * (size_t)list->count) == 0;
 }
 
-/* What says nothing but dims: those are compared where they are read. */
+/* Whether the attribute is only a size: sizes are compared where values are read. */
 static bool is_size(const Node *node, const AttrDef *a)
 {
     return node->op == &op_reshape || strcmp(a->name, "size") == 0;

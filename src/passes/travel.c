@@ -62,7 +62,8 @@ Status add_largest(Graph *graph, int64_t ranks, const char *name, Value **x, Nod
 
 /* ---- gradients ---- */
 
-/* Lists each version of a gradient, by value id, and finds the first and the last. A copy has been sent there already. */
+/* Marks each version of a gradient, by value id, and finds the nodes that make the first and the last one. Results of copies don't count:
+ * they have been sent already. */
 static void find_versions(const Graph *graph, Leaver **of)
 {
     for (Node *node = graph->first; node; node = node->next)
@@ -103,7 +104,7 @@ Status gradients_leave(Graph *graph, const Leave *leave)
                 if (!layers.begin || node->layer != layers.begin->layer) layers = (LeaverLayers){node, layers.begin, sent, layers.sent};
                 TRY(begin_gradient(graph, leave, gradient, out, &layers));
             }
-            for (int i = 0; i < node->num_in; i++) /* a version whose own input has moved is an activation too */
+            for (int i = 0; i < node->num_in; i++) /* set again: the version becomes an activation now that its own input is one */
                 if (out->storage && node->in[i] == out->storage) node_set_input(node, i, out->storage);
             if (gradient->last == node && leave->send) TRY(leave->send(leave->context, gradient, out, &sent));
         }

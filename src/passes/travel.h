@@ -1,43 +1,43 @@
-/* What travels between ranks, and between the host's memory and the device's: passes shard, offload and optimise add it. */
+/* Transfers between ranks, and between the memory of host and device: passes shard, offload and optimise add them. */
 #pragma once
 
 #include "ir/graph.h"
 
-/* The flat value of this name, from outside and of no layer; it is added if the graph has none. */
+/* The flat value of this name, without producer and layer; it is added if the graph has none. */
 Value *flat_value(Graph *graph, ValueKind kind, const char *name, DType dtype, int64_t numel);
-/* A member of a flat value, which it begins at element `at`: of so many elements; of these dims. */
+/* Adds a member that begins at element `at` of a flat value. flat_part: 1-D, of `numel` elements. flat_tensor: of these dims. */
 Value *flat_part(Graph *graph, Value *flat, const char *name, int64_t at, int64_t numel);
 Value *flat_tensor(Graph *graph, Value *flat, const char *name, int64_t at, const TensorType *dims);
 
-/* Adds at the cursor a node that sends x: over all ranks by a collective with RanksAttrs, or by a copy on STREAM_COPY_IN or
- * STREAM_COPY_OUT. home: where the result is made; NULL: in memory of its own. */
+/* Adds at the cursor a node that sends x: by a collective over all ranks with RanksAttrs, or by a copy on STREAM_COPY_IN or
+ * STREAM_COPY_OUT. home: the value in which the result is made; NULL: the result has memory of its own. */
 NODISCARD Status add_collective(Graph *graph, const OpDef *op, int64_t ranks, const char *name, Value *x, Value *home, Node **out);
 NODISCARD Status add_copy(Graph *graph, Stream stream, const char *name, Value *x, Value *home, Node **out);
-/* *x becomes the largest of all ranks, element by element. */
+/* Replaces *x by its maximum over all ranks, element by element. */
 NODISCARD Status add_largest(Graph *graph, int64_t ranks, const char *name, Value **x, Node **out);
 
-/* A gradient that isn't kept where it is made. */
+/* A gradient that leaves the place where it is made. */
 typedef struct Leaver {
-    Value      *home;         /* from outside: where its op would make it */
+    Value      *home;         /* the lasting value in which its op would make it */
     Node       *first, *last; /* the nodes that make its first and its last version; NULL: none does */
-    const void *own;          /* of the pass */
+    const void *own;          /* the pass's own data for this gradient */
 } Leaver;
 
-/* Gradients that nodes in a row begin to make are a layer's. Gradients of two layers are on the device at a time. */
+/* The layer whose gradients are being made, and the one before: gradients of two layers are on the device at a time. */
 typedef struct LeaverLayers {
-    Node *begin, *begin_before; /* the first node of this layer, and of the one before; NULL: there is none */
-    Node *sent, *sent_before;   /* the last node that sent a gradient when each of them began */
+    Node *begin, *begin_before; /* the first node of this layer, and of the layer before; NULL: there is none */
+    Node *sent, *sent_before;   /* the last node that had sent a gradient when this layer, and the layer before, began */
 } LeaverLayers;
 
 typedef struct Leave {
-    Leaver **of; /* by value id: of each home */
-    /* Brings the gradient that the first version is added to. NULL: the first version begins with nothing. */
+    Leaver **of; /* by value id of a home: its gradient */
+    /* Fetches the gradient that the first version is added to. NULL: the first version adds to nothing. */
     Status (*bring)(Graph *graph, const Leaver *gradient, const LeaverLayers *layers);
-    /* Sends the last version, from right behind the node that makes it. NULL: nobody wants it. */
+    /* Sends the last version, right after the node that makes it. NULL: nobody reads it. */
     Status (*send)(const void *context, const Leaver *gradient, Value *made, Node **out);
     const void *context;
 } Leave;
 
-/* Each version of these gradients becomes an activation, and the last one is sent. Those of a layer wait until those of the layer before
- * the last have left. */
+/* Makes each version of these gradients an activation, and sends the last one. A layer's gradients wait until those of the layer before the
+ * last one have been sent. */
 NODISCARD Status gradients_leave(Graph *graph, const Leave *leave);

@@ -1,12 +1,12 @@
-/* The updates of all buckets. A rule updates a bucket at once, or a whole parameter at a time. A bucket in the host's memory is updated a
- * piece at a time: a piece is copied to the device, updated there and copied back, while the next one is on its way. Each element is
- * updated as in a bucket without pieces.
+/* The updates of all buckets. A rule updates a bucket at once, or a whole parameter at a time. A bucket in host memory is updated a piece
+ * at a time: a piece is copied to the device, updated there and copied back, while the next one is on its way. Each element is updated as
+ * in a bucket without pieces.
  *
- * A piece begins where a block of 8-bit moments does (MOMENT_BLOCK), and at a multiple of one, so that states by block are cut like
+ * A piece begins where a block of 8-bit moments does (MOMENT_BLOCK), and at a multiple of its length, so that states by block are cut like
  * the elements.
  *
- * Where a rank has shares of values that are updated whole, it gets one of a group as a whole for that (all_to_all), beside the update of
- * the group before.
+ * If a rank has only shares of values that are updated whole, it receives one value of each group as a whole for the update (all_to_all),
+ * beside the update of the group before.
  *
  * With several ranks the weights that the next step reads first are gathered as soon as they are updated. */
 #include "ops/attrs.h"
@@ -19,48 +19,50 @@
 
 enum { MAX_FLAT = 1 + BUCKET_MAX_STATES /* weights, states */ };
 
-/* A group of a bucket of which this rank has a share of each value, and updates one. */
+/* A group of values of which this rank has a share of each, and updates one. */
 typedef struct Exchange {
-    Value  *flat[2];  /* weights and gradients: of the bucket */
-    Value  *whole[2]; /* of what this rank updates */
-    int64_t at;       /* where the group begins in the flat ones */
+    Value  *flat[2];  /* weights and gradients of the bucket */
+    Value  *whole[2]; /* weights and gradients of the value that this rank updates */
+    int64_t at;       /* element of `flat` where the group begins */
     Node   *sent;
 } Exchange;
 
-/* Elements [begin, end) of a bucket, of its parameters [first, first + count). */
+/* Elements [begin, end) of a bucket, which belong to its parameters [first, first + count). */
 typedef struct Piece {
     Update  update;
     int     first, count;
     int64_t begin, end;
-    int     exchange;         /* index of what its weights and gradients are of; -1: they are the bucket's */
-    Value  *staged[MAX_FLAT]; /* copies on the device that are updated */
+    int     exchange;         /* index of the exchange that its weights and gradients come from; -1: from the bucket */
+    Value  *staged[MAX_FLAT]; /* copies on the device, which are updated */
     int     num_staged;
-    Node   *sent; /* the last copy back */
+    Node   *sent; /* the last copy back to the host */
 } Piece;
 
 typedef struct Updates {
     const Update *shared;
-    const Bucket *bucket;                                     /* at hand */
-    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* of it, flat; or weights and gradients of a group of it */
+    const Bucket *bucket;                                     /* the bucket that pieces are made of now */
+    Value        *weights, *grads, *state[BUCKET_MAX_STATES]; /* flat values of the bucket; weights and grads may be a group's */
     int64_t       origin;                                     /* the bucket's element at which weights and gradients begin */
-    int           exchange;                                   /* index of the one that they are of; -1: they are the bucket's */
+    int           exchange;                                   /* index of the exchange that weights and grads come from; -1: from the
+                                                                 bucket */
     Piece        *pieces;
     int           num_pieces, cap_pieces;
     Exchange     *exchanges;
     int           num_exchanges;
-    const Chunk  *first; /* what is gathered (layout_first_chunk); NULL: nothing */
+    const Chunk  *first; /* the chunk that is gathered as soon as it is updated (layout_first_chunk); NULL: none */
     const Bucket *of_first;
-    int           gather_before; /* index of a piece: those that have something of it come earlier */
+    int gather_before; /* index of the piece before which `first` is gathered: the one after the last piece with elements of `first` */
 } Updates;
 
-/* ---- what a piece has of a flat value ---- */
+/* ---- a piece's parts of flat values ---- */
 
 static const Param *param_of(const Piece *piece)
 {
     return piece->update.plan->trained_params[piece->update.bucket->first + piece->first];
 }
 
-/* A part of a flat value, which may be all of it: with several ranks another value then too, as the flat one is gathered from. */
+/* A part of a flat value. With one rank, the flat value itself if the part is all of it. With several ranks always a new value, since the
+ * flat one is gathered from. */
 static Value *part_of(const Piece *piece, Value *flat, int64_t at, const TensorType *dims)
 {
     const Update *u = &piece->update;
@@ -83,7 +85,7 @@ static Value *state_of(const Piece *piece, int k, Value *flat)
     return part_of(piece, flat, piece->begin, &elements);
 }
 
-/* What the piece has of each of its parameters, from its own beginning. */
+/* Cuts the segments of the piece's parameters to the piece, and counts them from its beginning. */
 static void cut_segments(Piece *piece)
 {
     Update *u = &piece->update;
@@ -103,7 +105,7 @@ static void cut_segments(Piece *piece)
 
 /* ---- to the device and back ---- */
 
-/* Brings a value that a piece's update reads, and, if `writes`, changes. */
+/* Copies to the device a value that a piece's update reads and, if `writes`, changes. */
 static Status fetch(Piece *piece, Node *after, bool writes, Value **value)
 {
     const Update *u = &piece->update;
@@ -161,7 +163,7 @@ static Space space_of(const CompileOptions *options, const BucketState *state)
     return options->offload >> (state->is_copy ? OFFLOAD_MASTER : OFFLOAD_OPTIMIZER) & 1 ? SPACE_HOST : SPACE_DEVICE;
 }
 
-/* Whether copies of the bucket's values are updated. */
+/* Whether the updates work on device copies of the bucket's values. */
 static bool is_staged(const Updates *all)
 {
     bool on_host = all->weights->space == SPACE_HOST || all->grads->space == SPACE_HOST;
@@ -199,7 +201,7 @@ static void add_piece(Updates *all, int first, int count, int64_t begin, int64_t
     if (count) fill_piece(all, piece);
 }
 
-/* Parameter `index`, if this rank updates it. */
+/* Adds a piece of parameter `index`, if this rank updates it. */
 static void add_whole_parameter(Updates *all, int index)
 {
     const int64_t *segment = segment_of(all, index);
@@ -207,7 +209,7 @@ static void add_whole_parameter(Updates *all, int index)
     if (numel) add_piece(all, index, 1, begin, begin + numel);
 }
 
-/* A rank that has nothing to update of a group takes part with a piece of no parameters. */
+/* Adds the pieces of all groups. A rank that updates nothing of a group takes part with a piece without parameters. */
 static void add_groups(Updates *all)
 {
     Value *const flat[] = {all->weights, all->grads};
@@ -235,8 +237,8 @@ static void add_groups(Updates *all)
     }
 }
 
-/* The piece of a staged bucket that begins in parameter `first`: it ends within a parameter, or before one, where a piece may begin.
- * Returns its number of parameters. */
+/* Finds where the piece of a staged bucket that begins in parameter `first` ends: within a parameter or before one, where a piece may
+ * begin. Returns its number of parameters. */
 static int end_piece(const Updates *all, int first, int64_t piece_begin, int64_t *out_end)
 {
     int64_t most = all->shared->options->piece_numel, limit = piece_begin + (most < MOMENT_BLOCK ? MOMENT_BLOCK : most);
@@ -270,13 +272,13 @@ static void add_pieces(Updates *all)
     }
 }
 
-/* Where this rank's share of what is gathered ends; at 0 in other buckets. */
+/* Where this rank's share of the chunk that is gathered first ends; 0 in other buckets. */
 static int64_t end_of_first(const Updates *all)
 {
     return all->bucket == all->of_first ? (all->first->first + all->first->numel) / all->shared->plan->world : 0;
 }
 
-/* The chunk that is gathered first is a piece of its own. */
+/* Adds the bucket as one piece; the chunk that is gathered first is a piece of its own. */
 static void add_flat(Updates *all)
 {
     const int64_t ends[] = {end_of_first(all), all->bucket->share_numel};
@@ -318,7 +320,7 @@ static void add_bucket(Updates *all, const Bucket *bucket, Value *grads)
     all->gather_before = before;
 }
 
-/* ---- from shares to what is updated and back ---- */
+/* ---- whole values from shares, and back ---- */
 
 static Value *part_of_exchange(const Update *update, const Exchange *exchange, int k)
 {
@@ -326,7 +328,7 @@ static Value *part_of_exchange(const Update *update, const Exchange *exchange, i
     return flat_part(update->graph, flat, flat->name, exchange->at, type_numel(&exchange->whole[k]->type));
 }
 
-/* after: what has left the memory that this takes; NULL: nothing did. */
+/* Brings a group's weights and gradients. after: the transfer that frees the memory which they take; NULL: that memory is free. */
 static Status fetch_exchange(const Update *update, const Exchange *exchange, Node *after)
 {
     for (int k = 0; k < 2; k++) {
@@ -351,7 +353,7 @@ static Status send_exchange(const Update *update, Exchange *exchange)
     return add_copy(update->graph, STREAM_COPY_OUT, "exchange", exchange->sent->out[0], home, &exchange->sent);
 }
 
-/* A group comes in while the one before it is updated. */
+/* Starts the transfer of the next group, so that it runs while this one is updated. */
 static Status before_piece(const Updates *all, int i)
 {
     int index = all->pieces[i].exchange;
@@ -381,7 +383,7 @@ static Status gather_first(const Updates *all)
     return add_collective(graph, &op_gather, ranks, whole->name, share, whole, &node);
 }
 
-/* A piece comes in while the one before it is updated, into the memory of the one before that. */
+/* A piece is copied in while the one before it is updated, into the memory of the piece before that. */
 Status optimizer_updates(const Update *update, Value *const *grads)
 {
     const Plan *plan = update->plan;

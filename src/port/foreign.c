@@ -75,7 +75,7 @@ static bool fits_text(const char *pattern, const YamlNode *value)
     return fnmatch(pattern, text, 0) == 0;
 }
 
-/* Of a list one item is enough: port_mapping asks for each item where the rows differ by value. */
+/* Whether the value fits. Of a list one item is enough: where rows differ by value, port_value looks for a row for each item. */
 static bool fits_value(const char *pattern, const YamlNode *value)
 {
     if (!pattern) return true;
@@ -112,7 +112,7 @@ const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name)
     return nearest_name(name, names, count);
 }
 
-/* The tools that have a key of exactly that name; a pattern's names say too little of whose file it is. */
+/* The tools that have a key of exactly this name. Patterns don't count: too many names match them. */
 static unsigned owners(const char *name)
 {
     unsigned found = 0;

@@ -1,10 +1,10 @@
-/* Other tools' run files as tables: foreign.def expanded, and what follows from it alone. */
+/* Tables of other tools' run files: foreign.def expanded, and look-ups in it. */
 #pragma once
 
 #include "base/yaml.h"
 #include "config/options.h"
 
-/* Tools as bits, so that a row can be of several. TRAINER: those whose keys are those of transformers' Trainer. */
+/* Tools as bits, so that a row can apply to several. TRAINER: the tools whose keys are those of transformers' Trainer. */
 enum { AXOLOTL = 1, LLAMAFACTORY = 2, TRL = 4, FACTORY_V1 = 8, TRAINER = LLAMAFACTORY | TRL, EVERY = AXOLOTL | TRAINER };
 
 typedef struct Port     Port;
@@ -20,7 +20,7 @@ typedef enum ForeignHow {
     FOREIGN_READS
 } ForeignHow;
 
-/* A row of foreign.def; what a row of its kind doesn't have is NULL or 0. */
+/* A row of foreign.def; fields that a row of its kind doesn't have are NULL or 0. */
 typedef struct ForeignKey {
     unsigned    tools;
     OptionScope scope;
@@ -35,7 +35,7 @@ typedef struct ForeignDefault {
     unsigned    tools;
     ConfigKey   key;
     const char *value, *where;
-    bool        is_twice; /* twice the number of the key `twice`, in place of a value */
+    bool        is_twice; /* the default is twice the number of the key `twice`, and value is NULL */
     ConfigKey   twice;
 } ForeignDefault;
 
@@ -44,24 +44,24 @@ extern const size_t         num_foreign_keys;
 extern const ForeignDefault foreign_defaults[];
 extern const size_t         num_foreign_defaults;
 
-/* "Axolotl", of one tool. */
+/* A tool's name in messages, as "Axolotl". tool: a single bit. */
 const char *foreign_title(unsigned tool);
 
-/* The tool of that name, as --from takes it: axolotl, llamafactory, llamafactory-v1, trl. ERR_INVALID lists them. */
+/* *out_tool: the tool of this name, as --from takes it: axolotl, llamafactory, llamafactory-v1, trl. ERR_INVALID lists them. */
 NODISCARD Status foreign_find(const char *name, unsigned *out_tool);
 
-/* The first row for a key and its value, NULL: the tool has none. */
+/* The first row for a key and its value; NULL: the tool has no such row. */
 const ForeignKey *foreign_row(unsigned tool, OptionScope scope, const char *name, const YamlNode *value);
 
-/* The next row of the same name and value, NULL: none. */
+/* The next row of the same name and value; NULL: none. */
 const ForeignKey *foreign_next(const ForeignKey *row, unsigned tool);
 
 /* A key of the tool near to `name`, which has no row; NULL: none is near. */
 const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
 
-/* The one tool that most keys of a run file belong to, of those that are keys neither of another tool nor of ours; 0: none, or several
- * alike. out_key (may be NULL): the first such key. */
+/* The tool that most keys of a run file belong to. Only keys of a single tool that aren't ours count. 0: no key counts, or several tools
+ * have as many. out_key (may be NULL): the tool's first key in the file. */
 unsigned foreign_recognise(const YamlNode *root, const char **out_key);
 
-/* A value that asks for nothing: none, false, 0, nothing in it. */
+/* Whether the value asks for nothing: none, false, 0 or empty. */
 bool foreign_is_inert(const YamlNode *value);

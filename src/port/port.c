@@ -137,7 +137,7 @@ static YamlNode *as_text(Port *port, const char *text, size_t len)
     return node;
 }
 
-/* Makes a value of a text from a table: "[a, b]" where the key takes a list. */
+/* Makes a value from a table's text; "[a, b]" gives a list where the key takes one. */
 static const YamlNode *as_value(Port *port, ConfigKey key, const char *text)
 {
     if (options[key].kind != KIND_LIST || text[0] != '[') return as_text(port, text, strlen(text));
@@ -176,7 +176,7 @@ void port_unset(Port *port, PortTarget *target, ConfigKey key)
 
 /* ---- rows ---- */
 
-/* item: one item of a list whose items mean different things; NULL: the whole value. */
+/* item: the list item that the row is for, if a list's items are read one by one; NULL: the row is for the whole value. */
 static void apply_row(Port *port, const ForeignKey *row, const PortPair *pair, const char *item)
 {
     const char *prefix = pair->target->prefix, *from = port_origin(port, pair->key, prefix), *text = row->text;
@@ -351,7 +351,7 @@ static void read_tree(Port *port)
     for (int i = 0; i < CONFIG_KEY_COUNT; i++)
         if (options[i].scope == SCOPE_run) option_reset(port->arena, &options[i], field_of(&port->run, i));
     port_mapping(port, port->root, &port->run, NULL);
-    port->config.datasets.count = port->datasets.count; /* its readers need no more than the count */
+    port->config.datasets.count = port->datasets.count; /* readers of the config need only the count */
     port->config.validation_datasets.count = port->validation.count;
     port_finish_datasets(port);
     port_finish(port);
@@ -451,7 +451,7 @@ void port_hint(const char *path, StrBuf *out)
     arena_deinit(&arena);
 }
 
-/* The tool's default of an absent key, printed as our key; "" where our default is the same. */
+/* out: the tool's default of an absent key, printed as our key; empty where our default is the same. ours: our default. */
 static void write_other(Arena *arena, const ForeignDefault *row, const Config *config, StrBuf *ours, StrBuf *out)
 {
     const OptionInfo *option = &options[row->key];
@@ -469,13 +469,14 @@ static void write_other(Arena *arena, const ForeignDefault *row, const Config *c
     strbuf_deinit(&notes);
 }
 
-/* Whether the key's default affects the result of this run. */
+/* Whether the row is of the tool, and its key is absent and affects the result of this run. */
 static bool counts(const ForeignDefault *row, unsigned tool, const Config *config)
 {
     return (row->tools & tool) && options[row->key].effect == EFFECT_RESULT && !config->origin[row->key] && !option_unmet(row->key, config);
 }
 
-/* Axolotl's `type: alpaca` has a prompt text of its own, whatever the chat template is. */
+/* Whether a dataset has instructions without a prompt_format. Axolotl's `type: alpaca` then has a prompt text of its own, whatever the chat
+ * template is. */
 static bool has_bare_instructions(const DatasetList *list)
 {
     bool found = false;

@@ -4,7 +4,7 @@
 #include "config/config.h"
 
 typedef struct PortOptions {
-    const char *from;        /* axolotl, llamafactory, llamafactory-v1 or trl; NULL: the file's keys tell */
+    const char *from;        /* tool: axolotl, llamafactory, llamafactory-v1 or trl; NULL: the file's keys tell which */
     const char *dataset_dir; /* folder of LLaMA-Factory's dataset_info.json; NULL: the file's key dataset_dir tells */
 } PortOptions;
 

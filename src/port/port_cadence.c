@@ -1,6 +1,6 @@
-/* When a run saves and evaluates. Several keys say it together: a strategy (no, steps, epoch; for saves also best), and numbers that count
- * with one strategy alone. transformers' TrainingArguments: without a strategy, saves go by steps and there are no evaluations. Axolotl:
- * numbers override the strategy, 0 means no number, and saves_per_epoch is turned into a part of all steps. */
+/* When a run saves and evaluates. Several keys decide it together: a strategy (no, steps, epoch; for saves also best), and numbers that
+ * count under one strategy alone. transformers' TrainingArguments: without a strategy, saves go by steps and there are no evaluations.
+ * Axolotl: numbers override the strategy, 0 means no number, and saves_per_epoch is turned into a part of all steps. */
 #include "port/port_internal.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ static double epochs_of(const Port *port)
     return epochs;
 }
 
-/* Sets the key of times per epoch, if this part of all steps is a whole number of times per epoch. */
+/* For events every `part` of all steps: sets per_epoch, and returns true, if that is a whole number of times per epoch. */
 static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *from)
 {
     double times = 1 / (part * epochs_of(port)), whole = round(times);
@@ -67,13 +67,13 @@ static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *f
     return true;
 }
 
-/* Whether the times of evaluations affect the model: they end the run early, or choose the best model. */
+/* Whether it affects the model when evaluations happen: they end the run early, or choose the best model. */
 static bool evals_decide(const Port *port)
 {
     return port->config.early_stopping_patience > 0 || port->config.load_best_model_at_end;
 }
 
-/* Sets the key to a number of steps, or to a part of all steps. per_epoch 0: there is no such key. */
+/* Sets events to every `steps` steps or, below 1, every such part of all steps. per_epoch: our key for times per epoch; 0: none. */
 static void set_steps(Port *port, Given given, double steps, ConfigKey key, ConfigKey per_epoch, const char *from)
 {
     double most = -1;
@@ -145,7 +145,7 @@ static Cadence read_cadence(Port *port, const char *strategy, const char *steps,
     return out;
 }
 
-/* Axolotl: a number decides. A number of steps beside another strategy is refused there. */
+/* In Axolotl a number overrides the strategy. (Axolotl itself refuses a number of steps beside a strategy other than `steps`.) */
 static void finish_axolotl_numbers(Port *port, Cadence *it)
 {
     if (!it->has_steps && !it->has_times) return;
@@ -250,7 +250,7 @@ static void finish_evals(Port *port)
     if (it.how != STRATEGY_STEPS) tell_idle_steps(port, &it, it.how == STRATEGY_EPOCH ? "epoch" : "no");
 }
 
-/* Our evaluations have no delay: says so where the file asks for one. */
+/* Our evaluations have no delay: reports a delay that the file asks for. */
 static void finish_delay(Port *port)
 {
     Given delay = find(port, "eval_delay");
@@ -261,7 +261,7 @@ static void finish_delay(Port *port)
 
 /* ---- the best model ---- */
 
-/* Axolotl's number of steps between events, also from times per epoch. Below 1 it is a part of all steps. 0: no event is asked for. */
+/* Axolotl's steps between events, given as such or as times per epoch. Below 1: a part of all steps. 0: no event is asked for. */
 static double axolotl_steps(const Port *port, const char *steps, const char *per_epoch)
 {
     double number = number_of(find(port, steps)), times = number_of(find(port, per_epoch));
@@ -271,7 +271,7 @@ static double axolotl_steps(const Port *port, const char *steps, const char *per
     return number < 1 ? number : 0;
 }
 
-/* Axolotl loads the best model at the end if saves are a multiple of evaluations, unless the file says no. */
+/* Axolotl loads the best model at the end if save_steps is a multiple of eval_steps, unless the file says no. */
 static void finish_axolotl_best(Port *port)
 {
     double      saves = axolotl_steps(port, "save_steps", "saves_per_epoch"), evals = axolotl_steps(port, "eval_steps", "evals_per_epoch");

@@ -49,7 +49,7 @@ static const char *whole_format(Port *port, const YamlNode *type, const char *fo
     return arena_printf(port->arena, "%.*s%s%s%s", (int)(place - frame), frame, system, place + strlen("{system}"), format);
 }
 
-/* type: {field_instruction: ..., format: ...} */
+/* Reads a layout that the file describes itself: type: {field_instruction: ..., format: ...}. */
 static void read_own_layout(Port *port, const PortPair *pair)
 {
     static const struct {
@@ -69,7 +69,7 @@ static void read_own_layout(Port *port, const PortPair *pair)
     set_text(port, pair->target, KEY_dataset_prompt_format_no_input, whole_format(port, type, alone ? alone : "{instruction} "), from);
     if (system && *system)
         port_set(port, pair->target, KEY_dataset_system_prompt_type, "none", from);
-    else if (column && strcmp(column, "system") != 0) /* a column named `system` is read without being declared, where a row has it */
+    else if (column && strcmp(column, "system") != 0) /* a column named `system` is read where a row has it, without being declared */
         set_text(port, pair->target, KEY_dataset_system_prompt_field, column, from);
 }
 
@@ -164,7 +164,7 @@ void port_read_dataset_path(Port *port, const PortPair *pair)
     tell_subset(port, pair, pair->map, "name");
 }
 
-/* message_field_role and message_field_content, merged into one mapping. */
+/* Merges message_field_role and message_field_content into one mapping. */
 void port_read_message_field(Port *port, const PortPair *pair)
 {
     const char *role = port_text(pair->map, "message_field_role"), *content = port_text(pair->map, "message_field_content");
@@ -190,7 +190,7 @@ static bool is_side(const char *spelling, const char *side)
     return role_known(spelling) && ((!answers && strcmp(side, "input") == 0) || (answers && strcmp(side, "output") == 0));
 }
 
-/* {role: [spellings]} */
+/* Reads {role: [spellings]}. */
 void port_read_roles(Port *port, const PortPair *pair)
 {
     const YamlNode *map = pair->value;
@@ -260,7 +260,7 @@ void port_read_trl_datasets(Port *port, const PortPair *pair)
     read_list(port, pair, &port->datasets);
 }
 
-/* The items are text, whatever type they name. */
+/* Reads datasets whose items are text, whatever type they name. */
 void port_read_pretraining(Port *port, const PortPair *pair)
 {
     size_t first = port->datasets.count;
@@ -290,7 +290,7 @@ void port_read_trl_dataset(Port *port, const PortPair *pair)
     tell_subset(port, pair, port->root, "dataset_config");
 }
 
-/* The Alignment Handbook's mapping: repository -> share of its rows. */
+/* Reads the Alignment Handbook's dataset_mixer: repository -> share of its rows. */
 void port_read_mixer(Port *port, const PortPair *pair)
 {
     for (size_t i = 0; pair->value->type == YAML_MAPPING && i < pair->value->count; i++) {
@@ -306,7 +306,7 @@ void port_read_mixer(Port *port, const PortPair *pair)
     if (!port->datasets.count) port_problem(port, pair->value, "%s: expected a mapping of datasets", pair->key->text.data);
 }
 
-/* The mapping of later versions: a list of datasets, and a share that is held out. */
+/* Reads dataset_mixture, which replaced dataset_mixer: a list of datasets, and a share of rows to hold out. */
 void port_read_mixture(Port *port, const PortPair *pair)
 {
     const YamlNode *list = port_get(pair->value, "datasets"), *part = port_get(pair->value, "test_split_size");

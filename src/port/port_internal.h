@@ -60,11 +60,11 @@ bool        port_is_true(const YamlNode *map, const char *name);
 bool port_is_false(const YamlNode *map, const char *name);
 bool port_number(const YamlNode *value, double *out);
 
-/* "line 3: base_model" */
+/* The place of a key, for comments and messages: "line 3: base_model". */
 const char *port_origin(Port *port, const YamlNode *key, const char *prefix);
 
-/* Gives our key a value of the file, or a text of ours (a list in brackets). If the key has a value already, that stays, and this one is
- * reported. */
+/* Set our key: port_take to a value of the file, port_set to a text of ours (a list in brackets). If the key has a value already, that
+ * stays, and a different new one is reported. */
 void port_take(Port *port, PortTarget *target, ConfigKey key, const YamlNode *value, const char *from);
 void port_set(Port *port, PortTarget *target, ConfigKey key, const char *value, const char *from);
 void port_set_number(Port *port, ConfigKey key, double value, const char *from);
@@ -80,7 +80,7 @@ void port_problem(Port *port, const YamlNode *key, const char *fmt, ...) PRINTF_
 
 /* Applies the row that fits the value. Where rows differ by value, a list is read item by item. */
 void port_value(Port *port, const PortPair *pair);
-/* Reads a mapping's pairs by the rows of its scope. */
+/* Reads all pairs of a mapping, by the rows of the target's scope. */
 void port_mapping(Port *port, const YamlNode *map, PortTarget *target, PortDataset *dataset);
 
 /* Whether a dataset's spelling of a role stands for the chat template's `role`. */

@@ -1,4 +1,4 @@
-/* Keys whose value is computed, and keys that have a meaning together. */
+/* Keys whose value must be computed, and keys that must be read together. */
 #include "port/port_internal.h"
 
 #include "files/file.h"
@@ -85,7 +85,7 @@ void port_read_warmup(Port *port, const PortPair *pair)
     port_set(port, pair->target, KEY_run_warmup_steps, arena_printf(port->arena, "%.0f", ceil(steps)), from);
 }
 
-/* Members of lr_scheduler_kwargs. */
+/* Reads a member of lr_scheduler_kwargs. */
 static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode *value)
 {
     const char *name = key->text.data, *from = port_origin(port, key, "lr_scheduler_kwargs.");
@@ -103,7 +103,7 @@ static void read_schedule_member(Port *port, const YamlNode *key, const YamlNode
         port_problem(port, key, "lr_scheduler_kwargs.%.80s: not supported here: final_lr_fraction and cooldown_steps shape the end", name);
 }
 
-/* The schedule `constant` has no warm-up in those tools, even if the file gives one. */
+/* In other tools the schedule `constant` has no warm-up, even if the file gives one: drops it. */
 static void drop_warmup_of_constant(Port *port)
 {
     static const ConfigKey keys[] = {KEY_run_warmup_steps, KEY_run_warmup_ratio};
@@ -126,7 +126,7 @@ static void finish_schedule(Port *port)
             read_schedule_member(port, members->keys[i], members->items[i]);
     drop_warmup_of_constant(port);
     if (port->from[KEY_run_warmup_steps]) {
-        port_unset(port, &port->run, KEY_run_warmup_ratio); /* true of all tools */
+        port_unset(port, &port->run, KEY_run_warmup_ratio); /* in all tools steps override the part */
         port->has_no_default[KEY_run_warmup_ratio] = true;
     }
 }
@@ -154,7 +154,7 @@ static void finish_axolotl_warmup(Port *port)
     port->has_no_default[KEY_run_warmup_ratio] = true;
 }
 
-/* A warm-up longer than the run, which is refused here, becomes one that ends with the run, at the rate that it has reached there. */
+/* A warm-up longer than the run is refused here: shortens it to max_steps, and lowers the learning rate to what it reaches by then. */
 static void finish_long_warmup(Port *port)
 {
     double      most = (double)port->config.max_steps, warmup = (double)port->config.warmup_steps, rate = port->config.learning_rate;
@@ -191,7 +191,7 @@ void port_read_held_out(Port *port, const PortPair *pair)
         port_take(port, pair->target, KEY_run_validation_split_ratio, pair->value, port_origin(port, pair->key, ""));
 }
 
-/* max_length: null means that nothing is cut. */
+/* TRL's max_length: null means that rows aren't cut: reports it. */
 static void finish_length(Port *port)
 {
     const YamlNode *key = port_key(port->root, "max_length");
@@ -302,7 +302,7 @@ static void take_pattern(Port *port, const PortPair *pair, const char *from)
     port_take(port, pair->target, KEY_run_lora_target_modules, node, from);
 }
 
-/* lora_target_linear beside names: all linear layers of the blocks, and the named layers outside of blocks. */
+/* Takes lora_target_linear beside names: all linear layers of the blocks, and the named layers outside of blocks. */
 static void take_all_linear(Port *port, const PortPair *pair, const char *from)
 {
     static const char *const outside[] = {"lm_head", "embed_tokens"};
@@ -395,7 +395,7 @@ void port_read_all_linear(Port *port, const PortPair *pair)
         port_set(port, pair->target, KEY_run_lora_target_modules, "all-linear", port_origin(port, pair->key, ""));
 }
 
-/* An adapter that is continued keeps its own settings, dropout included. */
+/* Checks an adapter that is continued. It keeps its own settings, so lora_dropout is dropped. */
 static void finish_adapter(Port *port)
 {
     const char *dropout = port->from[KEY_run_lora_dropout];
@@ -416,8 +416,7 @@ static void finish_adapter(Port *port)
     port_unset(port, &port->run, KEY_run_lora_dropout);
 }
 
-/* PiSSA and OLoRA are saved as LoRA of the unchanged base. DoRA's magnitudes belong to the changed base, so the two are refused
- * together. */
+/* PiSSA and OLoRA are saved as LoRA of the unchanged base. DoRA's magnitudes belong to the changed base, so DoRA is refused beside them. */
 static void check_beginning(Port *port)
 {
     bool            takes = port->config.lora_init == OPT_LORA_INIT_PISSA || port->config.lora_init == OPT_LORA_INIT_OLORA;
@@ -427,7 +426,7 @@ static void check_beginning(Port *port)
                  key ? key->text.data : "lora_init", port->from[KEY_run_lora_use_dora]);
 }
 
-/* Those tools keep the scales of NF4 in full precision, unless the file asks for nested quantization. */
+/* TRL keeps the scales of NF4 in full precision, unless the file asks for nested quantization: reports that they are quantised here. */
 static void finish_nested(Port *port)
 {
     if (port->tool != TRL || !port->config.lora || port->config.qlora != OPT_QLORA_NF4 || port_get(port->root, "use_bnb_nested_quant"))
@@ -437,7 +436,7 @@ static void finish_nested(Port *port)
                                port->from[KEY_run_qlora]));
 }
 
-/* The file asks for a quantized base without adapters. */
+/* Drops a quantized base without adapters: all parameters are trained then. */
 static void finish_lora(Port *port)
 {
     if (port->config.lora || !port->from[KEY_run_qlora]) return;
@@ -453,7 +452,7 @@ static bool is_word(const char *text, const char *a, const char *b)
     return text && (strcmp(text, a) == 0 || strcmp(text, b) == 0);
 }
 
-/* bf16: true, auto or full. fp16 beside it has no effect. */
+/* Whether bf16 is true, auto or full. If so, fp16 beside it has no effect. */
 static bool asks_bf16(const Port *port)
 {
     const char *text = port_text(port->root, "bf16");
@@ -555,7 +554,7 @@ void port_read_template_path(Port *port, const PortPair *pair)
             "that as chat_template");
 }
 
-/* Reads patterns of parameters that are trained. A pattern for the whole language model freezes everything else, as the vision tower. */
+/* Reads patterns of parameters that are trained. A pattern for the whole language model freezes all else, such as the vision tower. */
 void port_read_unfrozen(Port *port, const PortPair *pair)
 {
     bool is_whole = false;

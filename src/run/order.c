@@ -3,28 +3,28 @@
 
 #include <string.h>
 
-/* The last touch of a stretch of a root value's memory, by one stream if it reads. */
+/* The last write of a stretch of a root value's memory, or the last read of it by one stream. */
 typedef struct Touch {
     struct Touch *next;
-    int64_t       begin, end; /* bytes of the root */
+    int64_t       begin, end; /* bytes [begin, end) of the root value */
     int32_t       launch;
     bool          write;
 } Touch;
 
 /* Where a root value's life begins and ends. */
 typedef struct Life {
-    int32_t first;              /* launch; -1: none touches it */
-    int32_t last[STREAM_COUNT]; /* 1 + launch; 0: none of that stream */
+    int32_t first;              /* first launch that touches it; -1: none */
+    int32_t last[STREAM_COUNT]; /* by stream: 1 + last launch that touches it; 0: none */
 } Life;
 
 struct Order {
     int     count;
     bool    single;
     Stream *stream;
-    int32_t (*wait)[STREAM_COUNT];  /* as Launch.wait */
-    int32_t (*clock)[STREAM_COUNT]; /* 1 + the last launch of each stream that has finished when this one starts, itself included */
-    Life *life;                     /* by value id; NULL: not of a graph */
-    int  *makers[STREAM_COUNT];     /* launches of a stream that make an activation, or touch a staged value first */
+    int32_t (*wait)[STREAM_COUNT];  /* waits of each launch, as Launch.wait */
+    int32_t (*clock)[STREAM_COUNT]; /* by launch: 1 + the last launch of each stream that has finished when it starts, itself included */
+    Life *life;                     /* by id of a root value; NULL: the order isn't made from a graph */
+    int  *makers[STREAM_COUNT];     /* by stream: launches that make an activation, or are the first to touch a staged value */
     int   num_makers[STREAM_COUNT];
 };
 
@@ -50,8 +50,8 @@ static void join(int32_t clock[STREAM_COUNT], const int32_t other[STREAM_COUNT])
         if (other[s] > clock[s]) clock[s] = other[s];
 }
 
-/* Settles launch `index`, whose predecessor on its stream is the one that `last` names: from what it needs of each stream keeps
- * what nothing else implies. */
+/* Sets waits and clock of launch `index`. last: 1 + the latest launch of each stream so far. need: 1 + the launch of each stream that must
+ * have finished; it becomes a wait unless other waits imply it. */
 static void settle(Order *order, int index, int32_t last[STREAM_COUNT], const int32_t need[STREAM_COUNT])
 {
     Stream   own = order->stream[index];
@@ -73,7 +73,7 @@ static void settle(Order *order, int index, int32_t last[STREAM_COUNT], const in
 typedef struct Builder {
     Order  *order;
     Arena  *arena;
-    Touch **touches; /* by root value id */
+    Touch **touches; /* by root value id: its touches */
     int32_t need[STREAM_COUNT];
 } Builder;
 
@@ -83,7 +83,7 @@ static void need(Builder *b, int launch)
     if (launch + 1 > *most) *most = launch + 1;
 }
 
-/* Launch `index` touches `value`: it needs what conflicts with that, and what it covers is forgotten. */
+/* Launch `index` touches `value`: adds earlier touches that conflict with this one to b->need, and forgets those that this one covers. */
 static void touch(Builder *b, Value *value, int index, bool write)
 {
     int64_t offset;
@@ -108,7 +108,7 @@ static void touch(Builder *b, Value *value, int index, bool write)
     b->touches[root->id] = t;
 }
 
-/* A value that lives in root's memory and is a graph output is read when the program has ended. */
+/* A graph output is read when the program has ended: so the root value in whose memory it lives is alive until then. */
 static void touch_outputs(Order *order, const Graph *graph)
 {
     for (int i = 0; i < graph->num_outputs; i++) {
@@ -127,7 +127,7 @@ static void read_streams(Order *order, const Graph *graph)
     }
 }
 
-/* A launch that makes several values is there once. */
+/* Fills order->makers; a launch that makes several values is listed once. */
 static void find_makers(Order *order, Arena *arena, const Graph *graph)
 {
     bool *makes = arena_array(arena, bool, order->count + 1);
@@ -162,7 +162,7 @@ Order *order_make(Arena *arena, const Graph *graph)
         if (!node_is_launch(node)) continue;
         memset(b.need, 0, sizeof b.need);
         for (int i = 0; i < node->num_after; i++)
-            if (launch_of[node->after[i]->id]) need(&b, launch_of[node->after[i]->id] - 1); /* else removed, or no launch */
+            if (launch_of[node->after[i]->id]) need(&b, launch_of[node->after[i]->id] - 1); /* 0: the node was removed, or is no launch */
         for (int i = 0; i < node->num_in; i++)
             if (node->in[i]) touch(&b, node->in[i], index, false);
         for (int k = 0; k < node->num_out; k++)
@@ -225,7 +225,7 @@ int order_last_beside(const Order *order, const Value *value)
     const Life *life = &order->life[value->id];
     int         last = -1;
     if (life->first < 0) return -1;
-    for (int s = 0; s < STREAM_COUNT; s++) { /* once over for a launch, it is over for all that follow on the stream */
+    for (int s = 0; s < STREAM_COUNT; s++) { /* a value whose life is over for one launch is over for all later launches of the stream */
         int low = 0, high = order->num_makers[s];
         while (low < high) {
             int middle = (low + high) / 2;
@@ -272,7 +272,7 @@ static bool conflict(const AccessList *a, const AccessList *b, Access *out)
     return false;
 }
 
-/* Launches that have finished when each starts, as a bit each: row by row from the waits. */
+/* Bit j of row i: launch j has finished when launch i starts. Made row by row from the waits. */
 static uint64_t *closure(Arena *arena, const Launch *launches, int count, int words)
 {
     uint64_t *done = arena_array(arena, uint64_t, (int64_t)words * count + 1);

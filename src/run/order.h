@@ -1,28 +1,28 @@
-/* Order: what happens before what in a program of several streams. Launches of one stream run in order; between streams order
- * comes from waits alone. A launch waits for another where it reads what that one writes, overwrites what that one reads or
- * writes, or where its node says so (`after`). Each launch carries a clock, the last launch of every stream that has finished when
- * it starts (Lamport 1978, Mattern 1989), from which no wait is emitted that others imply. */
+/* Order: what happens before what in a program of several streams. Launches of one stream run in order; only waits order launches of
+ * different streams. A launch waits for another if it reads what the other writes, if it overwrites what the other reads or writes, or if
+ * its node says so (`after`). Each launch carries a clock: the last launch of every stream that has finished when it starts (Lamport 1978,
+ * Mattern 1989). No wait is emitted that clocks already imply. */
 #pragma once
 
 #include "device/device.h"
 
 typedef struct Order Order;
 
-/* The nodes that become launches, in the graph's order: neither views nor those that run once. */
+/* Whether the node becomes a launch: views and nodes that run once don't. Launches are in the graph's order. */
 bool node_is_launch(const Node *node);
 
-/* Of a scheduled graph, before anything is placed. */
+/* The order of a scheduled graph, before anything is placed. */
 Order *order_make(Arena *arena, const Graph *graph);
-/* Of launches by the waits they carry. */
+/* The order of launches, from the waits they carry. */
 Order *order_of_launches(Arena *arena, const Launch *launches, int count);
 
-bool order_is_single(const Order *order); /* all launches are of one stream */
-/* What launch `index` waits for, as Launch.wait. */
+bool order_is_single(const Order *order); /* whether all launches are on one stream */
+/* The launches that launch `index` waits for, as Launch.wait. */
 const int32_t *order_wait(const Order *order, int index);
-/* Launch `a` has finished whenever launch `b` starts. */
+/* Whether launch `a` has finished whenever launch `b` starts. */
 bool order_before(const Order *order, int a, int b);
-/* The last launch that makes an activation and may start before every touch of root value `value` has finished; -1: none. What later
- * ones make may take its memory. A graph output is touched at the end. */
+/* The last launch that makes an activation and may start before all touches of root value `value` have finished; -1: none. Activations that
+ * are made later may take its memory. A graph output is touched at the end. */
 int order_last_beside(const Order *order, const Value *value);
 
 /* Whether no other launch can touch root value `value` once launch `index` starts. */
@@ -30,7 +30,7 @@ bool order_is_last_touch(const Order *order, const Value *value, int index);
 
 /* A stretch of memory that a launch touches. */
 typedef struct Access {
-    int     memory; /* which allocation */
+    int     memory; /* index of an allocation */
     bool    write;
     int64_t begin, end; /* bytes */
 } Access;
@@ -42,13 +42,13 @@ typedef struct AccessList {
 
 /* Two launches that touch the same bytes, one of them writing, and neither happens before the other. */
 typedef struct Race {
-    int    first, second; /* launches */
-    Access at;            /* the second's */
+    int    first, second; /* indices of the two launches */
+    Access at;            /* where the second launch touches the memory */
 } Race;
 
-/* What bound launches touch: inputs, outputs, scratch, as addresses of `memory` 0. One list a launch. */
+/* The memory that bound launches touch: inputs, outputs and scratch, as addresses in `memory` 0. One list for each launch. */
 AccessList *order_accesses(Arena *arena, const Launch *launches, int count);
 
-/* Looks at every pair of launches, from the waits they carry and the bytes they touch alone: shares nothing with order_make. False
- * and *out_race where two race. */
+/* Checks every pair of launches, using only the waits they carry and the bytes they touch; shares no code with order_make. False: *out_race
+ * is a pair that races. */
 bool order_check(Arena *arena, const Launch *launches, const AccessList *accesses, int count, Race *out_race);

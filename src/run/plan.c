@@ -1,4 +1,4 @@
-/* The names of a plan's parts, its table of lasting values, its JSON. */
+/* The names of a plan's parts, its table of lasting values, the cost of its launches, its JSON. */
 #include "run/program.h"
 
 #include "base/hash.h"
@@ -90,7 +90,7 @@ int64_t program_times(const Plan *plan, const Program *program, int64_t micros)
     const ProgramSpec *spec = &program->spec;
     if (!entry_makes_steps(spec->entry)) return spec->entry->source == ENTRY_OF_UPDATE;
     bool    has_last = plan->world > 1; /* the last micro-step is a program of its own */
-    int64_t adding = micros - 1;        /* micro-steps behind the first */
+    int64_t adding = micros - 1;        /* micro-steps after the first */
     if (spec->ends) return spec->adds ? adding > 0 : adding == 0;
     return spec->adds ? adding - (has_last && adding > 0) : !(has_last && adding == 0);
 }
@@ -290,7 +290,7 @@ double launch_link_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const Node *node = launch->node;
     OpCost      cost = launch_cost(launch);
-    double      most = node->op->cost ? cost.bytes : INFINITY; /* of a table a few rows may be read */
+    double      most = node->op->cost ? cost.bytes : INFINITY; /* at most the op's cost: it may read only a few rows of a table */
     double      in = facts->link_in > 0 ? fmin(most, host_bytes(node->in, node->num_in)) / facts->link_in : 0;
     double      out = facts->link_out > 0 ? fmin(most, host_bytes(node->out, node->num_out)) / facts->link_out : 0;
     double      peers = facts->peer_link > 0 && cost.peer_bytes > 0 ? facts->peer_seconds + cost.peer_bytes / facts->peer_link : 0;

@@ -1,4 +1,4 @@
-/* Allocates the plan's regions, binds every launch to memory, replays. */
+/* See session.h. Allocates the plan's regions, binds every launch to memory, replays programs. */
 #include "run/session.h"
 
 #include "ops/ops.h"
@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Values begin at multiples of GATHER_ALIGN: what is between two is nobody's. */
+/* Values begin at multiples of GATHER_ALIGN; bytes between two values belong to none. */
 enum { GATHER_BYTES = 1 << 16, GATHER_ALIGN = 256 };
 
-/* Where a program reads a feed; bytes 0: it doesn't. */
+/* Where a program reads a feed; bytes 0: the program doesn't read the feed. */
 typedef struct Slot {
     void  *to;
     size_t bytes;
@@ -20,8 +20,8 @@ struct Session {
     Device *device;
     void   *region[SPACE_COUNT][REGION_COUNT];
     int64_t allocated_bytes;
-    Slot (*feeds)[FEED_MOST]; /* by program; behind them what any program reads of numbers */
-    char *together;           /* GATHER_BYTES: feeds that cross at once */
+    Slot (*feeds)[FEED_MOST]; /* by program; the last row: the feeds of shape FEED_NUMBERS that any program reads */
+    char *together;           /* (GATHER_BYTES) feeds that are uploaded together */
 };
 
 static void *address(const Session *s, const Placement *place)
@@ -33,7 +33,7 @@ static void bind_launches(Session *s, const Program *program, Launch *launches, 
 {
     for (int n = 0; n < count; n++) {
         const Node *node = launches[n].node;
-        TensorView *in = (TensorView *)launches[n].args.in; /* ours until bound */
+        TensorView *in = (TensorView *)launches[n].args.in; /* changing it is allowed: launches aren't bound yet */
         for (int i = 0; i < node->num_in; i++)
             if (node->in[i]) in[i].data = address(s, &program->placement[node->in[i]->id]);
         for (int k = 0; k < node->num_out; k++)
@@ -50,7 +50,7 @@ static const char *feed_name(const Plan *plan, int index)
     return index < FEED_COUNT ? feed_info((Feed)index)->name : plan->own_feeds[index - FEED_COUNT];
 }
 
-/* Where each program reads its feeds, found by name once. */
+/* Finds by name, once, where each program reads its feeds. */
 static void bind_feeds(Session *s)
 {
     s->together = calloc_or_end(1, GATHER_BYTES);
@@ -68,7 +68,7 @@ static void bind_feeds(Session *s)
     }
 }
 
-/* The given feed that lies next in memory, from `from` on; NULL: there is none. */
+/* The given feed with the lowest address, `from` or above; NULL: there is none. */
 static const Slot *next_slot(const Slot *slots, const Feeds *feeds, const char *from)
 {
     const Slot *next = NULL;
@@ -77,7 +77,7 @@ static const Slot *next_slot(const Slot *slots, const Feeds *feeds, const char *
     return next;
 }
 
-/* Feeds that lie side by side, but for what aligns them, cross together: a decoding step has many small ones. */
+/* Adjacent feeds (apart from alignment) are uploaded together: a decoding step has many small ones. */
 Status session_feed(Session *s, const Program *program, const Feeds *feeds)
 {
     const Slot *slots = s->feeds[program ? program - s->plan->programs : s->plan->num_programs];
@@ -143,7 +143,7 @@ Status session_create(Plan *plan, Device *device, Session **out_session)
         status = upload_consts(s, program);
         if (status == OK && program->num_once) status = device->api->run(device, program->once, program->num_once, NULL);
         if (status == OK) status = device->api->sync(device);
-        if (status == OK && program->spec.entry->source == ENTRY_OF_WEIGHTS) continue; /* never run whole */
+        if (status == OK && program->spec.entry->source == ENTRY_OF_WEIGHTS) continue; /* session_load runs only parts of the program */
         if (status == OK) status = device->api->prepare(device, program->launches, program->num_launches, &program->replay);
     }
     if (status == OK) bind_feeds(s);
@@ -214,13 +214,13 @@ Status session_read(Session *s, const char *name, void *data, size_t bytes)
 
 /* ---- loading ---- */
 
-/* Whether the host may use the device's memory as its own. */
+/* Whether the host can access memory of this space directly. */
 static bool is_shared(const Session *s, Space space)
 {
     return space == SPACE_HOST || device_is(s->device, "cpu");
 }
 
-/* Writes what arrives where it is staged; scratch of LOAD_NUMEL floats, or of 4 rows where those are more. */
+/* Writes an arrival's elements to its staged value. *scratch: reallocated to LOAD_NUMEL floats, or to 4 rows if those are more. */
 static Status stage(Session *s, const Arrival *arrival, const Placement *place, const LoadSource *source, float **scratch)
 {
     enum { LOAD_NUMEL = 1 << 20 };
@@ -237,7 +237,7 @@ static Status stage(Session *s, const Arrival *arrival, const Placement *place, 
     return OK;
 }
 
-/* Where a piece that is only rounded is kept, if it may arrive in that dtype; NULL: its nodes want it as floats. */
+/* The output that keeps a piece, if the piece is only cast and may arrive in the output's dtype; NULL: launches need it as floats. */
 static const TensorView *plain_result(const Arrival *arrival, const Launch *launches, int count)
 {
     bool plain = count == 1 && launches->node->op == &op_cast && launches->node->in[0] == arrival->staged &&
@@ -245,7 +245,7 @@ static const TensorView *plain_result(const Arrival *arrival, const Launch *laun
     return plain ? &launches->args.out[0] : NULL;
 }
 
-/* What the first launch makes of a parameter is there already; the others make something of that. */
+/* The source has the outputs of the parameter's first launch already: uploads them, and runs the other launches, which read them. */
 static Status load_parts(Session *s, const Param *param, const Launch *launch, int count, const LoadSource *source)
 {
     for (int k = 0; k < launch->node->num_out; k++) {

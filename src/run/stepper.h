@@ -15,39 +15,40 @@ typedef struct Stepper {
     Session       *session;
     Comm          *comm; /* NULL: one rank */
     int64_t        seed, margin;
-    bool           has_scales; /* of a checkpoint, or measured */
-    const Program *parts;      /* by index in the plan, run in place of its programs; NULL: those themselves */
+    bool           has_scales; /* scales came from a checkpoint, or were measured */
+    const Program *parts;      /* by index in the plan: programs run in place of the plan's; NULL: the plan's own */
     int64_t        index, micros, micro;
     double         divisor, rate;
 } Stepper;
 
-/* What a step comes to, the same on all ranks. */
+/* The results of a step, the same on all ranks. */
 typedef struct StepScalars {
-    float values[RESULT_MOST]; /* by RESULT_...; 0 behind the plan's */
+    float values[RESULT_MOST]; /* by RESULT_...; 0 after the plan's last scalar */
 } StepScalars;
 
-/* session and comm are borrowed. seed: of dropout and rounding. margin: of FP8 scales (PrecisionOptions). */
+/* session and comm are borrowed. seed: for dropout and rounding. margin: for FP8 scales (PrecisionOptions). */
 void stepper_init(Stepper *stepper, Session *session, Comm *comm, int64_t seed, int64_t margin);
 
-/* With several ranks: weights become whole, for the first step, for programs outside of training and for saving. A failure ends the others
- * too, which may wait in it. */
+/* With several ranks: gathers weights whole, for the first step, for programs outside of training and for saving. A failure also ends the
+ * other ranks, which may be waiting in the gather. */
 NODISCARD Status stepper_gather(Stepper *stepper);
 
-/* Whether scales are still to be measured. Each call of stepper_measure takes a micro-batch of step `index`; divisor as in stepper_begin.
- */
+/* stepper_must_measure: whether scales are still to be measured. Then stepper_measure takes each micro-batch of step `index` (divisor as in
+ * stepper_begin), and stepper_measured makes the scales. */
 bool             stepper_must_measure(const Stepper *stepper);
 NODISCARD Status stepper_measure(Stepper *stepper, int64_t index, double divisor, const Feeds *feeds);
 NODISCARD Status stepper_measured(Stepper *stepper);
-/* As if nothing had been measured: the first step measures its own. The scales stay until then. */
+/* Forgets that scales were measured: they must be measured again before the next step. The old scales stay until then. */
 NODISCARD Status stepper_forget_measures(Stepper *stepper);
 
-/* Step `index`, of `micros` micro-steps. divisor: the loss is divided by it: trained tokens of all ranks' micro-batches. */
+/* Begins step `index`, of `micros` micro-steps. The loss is divided by divisor, the trained tokens of all ranks' micro-batches. rate:
+ * learning rate. */
 NODISCARD Status stepper_begin(Stepper *stepper, int64_t index, int64_t micros, double divisor, double rate);
 NODISCARD Status stepper_micro(Stepper *stepper, const Feeds *feeds);
 NODISCARD Status stepper_update(Stepper *stepper, double rate);
 
-/* Waits for step `index`, which is one of the last RESULT_ROWS. *out_seconds: what the device took for it. */
+/* Waits for step `index`, one of the last RESULT_ROWS. *out_seconds: the device's time for it. */
 NODISCARD Status stepper_await(Stepper *stepper, int64_t index, double *out_seconds, StepScalars *out);
 
-/* The program that a micro-step of a step of so many runs. */
+/* The program that runs as micro-step `micro` of a step of `micros`. */
 const Program *stepper_program(const Stepper *stepper, int64_t micro, int64_t micros);

@@ -23,7 +23,7 @@ double launch_power_seconds(const DeviceFacts *facts, const Launch *launch)
     return (cost.matrix_unit ? cost.flops / rate : 0) + cost.bytes / facts->power_bytes;
 }
 
-/* What ends last among those that launch `index` starts after; -1: none. */
+/* The launch that ends last among those that launch `index` must start after; -1: none. */
 static int latest_before(const Timeline *t, const Launch *launches, int index, const int last[STREAM_COUNT])
 {
     int latest = last[launches[index].stream] - 1;

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { LEAST_LOGPROB = -9999 }; /* of what can't come: JSON has no infinity */
+enum { LEAST_LOGPROB = -9999 }; /* the value sent for -inf (a token that can't be chosen): JSON has no infinity */
 
 /* ---- what is told of a text ---- */
 
@@ -37,7 +37,7 @@ static void take_call(void *context, Str name, Str arguments)
     c->num_calls++;
 }
 
-/* A call that was cut is told with the part of its arguments that is there; one without a whole name isn't. */
+/* Writes the forced call with its arguments so far, even if they are incomplete; writes nothing if its name is incomplete. */
 static void tell_forced(ApiChoice *c)
 {
     Str arguments;
@@ -92,7 +92,7 @@ void api_choice_take(ApiChoice *c, const EngineEvent *event)
     else if (c->request->calls_tools)
         tool_reader_end(&c->reader);
     c->reason = event->reason ? event->reason : "stopped";
-    bool at_stop_text = strcmp(c->reason, "stop") == 0; /* its tokens are no part of the text */
+    bool at_stop_text = strcmp(c->reason, "stop") == 0; /* the tokens of the stop text are no part of the text */
     while (at_stop_text && c->num_tokens && !c->tokens[c->num_tokens - 1].is_given && c->tokens[c->num_tokens - 1].at >= c->text_bytes)
         c->num_tokens--;
 }
@@ -119,7 +119,7 @@ static void put_logprob(StrBuf *out, float logprob)
         strbuf_printf(out, "%d", LEAST_LOGPROB);
 }
 
-/* Of a token that depends on the one before it: as it is alone. */
+/* Bytes of a token. A token whose text depends on the token before it is decoded as if it were alone. */
 static void token_bytes(const ApiChoice *c, int32_t id, StrBuf *out)
 {
     strbuf_clear(out);
@@ -131,14 +131,14 @@ static void token_bytes(const ApiChoice *c, int32_t id, StrBuf *out)
 static bool is_utf8(const StrBuf *bytes)
 {
     StrBuf quoted = {0};
-    json_write_string(&quoted, strbuf_cstr(bytes), bytes->len); /* what isn't UTF-8 becomes U+FFFD */
+    json_write_string(&quoted, strbuf_cstr(bytes), bytes->len); /* bytes that aren't UTF-8 become U+FFFD */
     bool is_whole =
         !memmem(strbuf_cstr(&quoted), quoted.len, "\xEF\xBF\xBD", 3) || memmem(strbuf_cstr(bytes), bytes->len, "\xEF\xBF\xBD", 3);
     strbuf_deinit(&quoted);
     return is_whole;
 }
 
-/* As a text; a part of a character as "bytes:\xe2\x80". */
+/* A token as a JSON string; bytes that aren't whole characters are written as "bytes:\xe2\x80". */
 static void put_token(const ApiChoice *c, int32_t id, StrBuf *out)
 {
     StrBuf bytes = {0}, name = {0};
@@ -154,7 +154,7 @@ static void put_token(const ApiChoice *c, int32_t id, StrBuf *out)
     strbuf_deinit(&name);
 }
 
-/* Tokens that are ready to be told: their text is settled. */
+/* Number of tokens that may be sent: their text is settled. */
 static size_t ready_tokens(const ApiChoice *c)
 {
     size_t count = c->num_tokens;
@@ -162,10 +162,10 @@ static size_t ready_tokens(const ApiChoice *c)
     return count;
 }
 
-/* {"token": logprob, ...} of the likeliest and the token itself. A name that was there already is left out. */
+/* {"token": logprob, ...} of the likeliest tokens and the chosen one. A token whose name is already in the object is left out. */
 static void put_top_object(const ApiChoice *c, const ApiToken *token, StrBuf *out)
 {
-    StrBuf one = {0}, names = {0}; /* names: each between ends of lines, which JSON escapes inside of them */
+    StrBuf one = {0}, names = {0}; /* the names written so far, each between newlines; JSON escapes newlines within a name */
     bool   has_own = false, has_one = false;
     strbuf_putc(&names, '\n');
     strbuf_putc(out, '{');
@@ -198,7 +198,8 @@ static size_t count_characters(const char *text, size_t len)
     return count;
 }
 
-/* Characters before each token, of the text with the prompt where that is echoed: given tokens follow each other. */
+/* Appends for each token in [first, end) how many characters of the text precede it; the text includes an echoed prompt. Tokens that are
+ * given are the prompt's tokens, in order. */
 static void put_offsets(const ApiChoice *c, size_t first, size_t end, size_t prompt_bytes, StrBuf *out)
 {
     size_t done = 0, characters = 0, num_given = 0;
@@ -206,7 +207,7 @@ static void put_offsets(const ApiChoice *c, size_t first, size_t end, size_t pro
         const ApiToken *token = &c->tokens[i];
         size_t          begin = prompt_bytes + token->at, offset;
         if (token->is_given) {
-            num_given++; /* behind the prompt's first token */
+            num_given++; /* the first given token is the prompt's second: the prompt's first token has no log-probability */
             offset = c->prompt->offsets[num_given];
         } else {
             if (begin > c->content.len) begin = c->content.len;
@@ -218,7 +219,7 @@ static void put_offsets(const ApiChoice *c, size_t first, size_t end, size_t pro
     }
 }
 
-/* Of /v1/completions: four lists. The first token of an echoed prompt has no log-probability. */
+/* The log-probabilities of /v1/completions: four lists. The first token of an echoed prompt has no log-probability. */
 static void put_text_logprobs(const ApiChoice *c, size_t first, size_t end, StrBuf *out)
 {
     bool   has_first = c->request->echoes && !c->has_told_prompt;
@@ -289,7 +290,7 @@ static void put_logprobs(const ApiChoice *c, size_t first, size_t end, StrBuf *o
 
 /* ---- answers ---- */
 
-/* In OpenAI's words. */
+/* OpenAI's word for the reason. */
 static const char *finish_reason(const ApiChoice *c)
 {
     if (strcmp(c->reason, "length") == 0 || strcmp(c->reason, "context") == 0) return "length";
@@ -383,7 +384,7 @@ static void write_content(const ApiAnswer *a, ApiChoice *c, StrBuf *out)
 
 static void write_calls(const ApiAnswer *a, ApiChoice *c, StrBuf *out)
 {
-    size_t begin = c->sent_calls + (c->sent_calls > 0); /* behind the comma */
+    size_t begin = c->sent_calls + (c->sent_calls > 0); /* skips the comma after the calls already sent */
     if (c->calls.len == c->sent_calls) return;
     begin_part(a, c, out);
     strbuf_printf(out, ",\"delta\":{\"tool_calls\":[%s]},\"logprobs\":null", c->calls.data + begin);

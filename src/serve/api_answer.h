@@ -1,4 +1,4 @@
-/* The JSON of answers: what a request's texts have come to so far, whole or as parts of a stream. */
+/* The JSON of answers: the texts of a request, as one answer or as the parts of a stream. */
 #pragma once
 
 #include "serve/api_request.h"
@@ -12,9 +12,9 @@ typedef struct ApiTop {
 
 typedef struct ApiToken {
     ApiTop own;
-    size_t first_top; /* of ApiChoice.tops, num_top of them */
+    size_t first_top; /* index of its num_top entries in ApiChoice.tops */
     int    num_top;
-    size_t at; /* bytes of text before it */
+    size_t at; /* bytes of text before this token */
     bool   is_given;
 } ApiToken;
 
@@ -24,22 +24,22 @@ typedef struct ApiChoice {
     const Tokenizer  *tokenizer;
     const ApiPrompt  *prompt;
     int               index;
-    StrBuf            content; /* without calls of tools */
-    StrBuf            calls;   /* JSON objects, a comma between */
-    StrBuf            forced;  /* the text of a call that is forced */
+    StrBuf            content; /* the text without its tool calls */
+    StrBuf            calls;   /* JSON objects, separated by commas */
+    StrBuf            forced;  /* the text of a forced call */
     int               num_calls;
-    bool              is_cut; /* the call that is forced has a part of its arguments */
-    ApiToken         *tokens; /* where log-probabilities are asked for */
+    bool              is_cut; /* the forced call's arguments are incomplete */
+    ApiToken         *tokens; /* kept only if log-probabilities are asked for */
     size_t            num_tokens, capacity;
     ApiTop           *tops;
     size_t            num_tops, tops_capacity;
-    size_t            text_bytes; /* of the text with calls, so far */
-    int64_t           count;      /* tokens of it */
-    const char       *reason;     /* as EngineEvent.reason; NULL: it goes on */
+    size_t            text_bytes; /* bytes of the text so far, tool calls included */
+    int64_t           count;      /* tokens of the text */
+    const char       *reason;     /* as EngineEvent.reason; NULL: the text isn't finished */
     ToolReader        reader;
-    /* What a stream has told. */
+    /* If the answer is streamed: how much was sent so far. */
     size_t sent_content, sent_calls, sent_tokens;
-    bool   has_begun, has_told_prompt; /* prompt: its first token's place among log-probabilities */
+    bool   has_begun, has_told_prompt; /* has_told_prompt: the null log-probability of the prompt's first token was sent */
 } ApiChoice;
 
 void api_choice_init(ApiChoice *choice, const ApiRequest *request, const Tokenizer *tokenizer, const ApiPrompt *prompt, int index);
@@ -57,9 +57,9 @@ typedef struct ApiAnswer {
 int64_t api_prompt_tokens(const ApiAnswer *answer);
 int64_t api_text_tokens(const ApiAnswer *answer);
 
-/* The whole answer. */
+/* Appends the whole answer. */
 void api_write(const ApiAnswer *answer, StrBuf *out);
-/* Appends the events of a stream, "data: {...}\n\n" each, of what is new of this choice. */
+/* Appends stream events, "data: {...}" and an empty line each, for everything new in this choice. */
 void api_write_parts(const ApiAnswer *answer, ApiChoice *choice, StrBuf *out);
-/* Those behind the last part of the last choice. */
+/* Appends the events after the last part of the last choice: usage if asked for, and [DONE]. */
 void api_write_end(const ApiAnswer *answer, StrBuf *out);

@@ -1,19 +1,19 @@
-/* See api_echo.h. Tokens are decoded one by one, as a text that is made is. What they decode to need not be the text that was sent: the
- * tokenizer may have composed characters, changed their case, dropped blanks or put in tokens of its own. So both texts are walked side by
- * side, and where they differ the nearest place is looked for from which they agree again. */
+/* See api_echo.h. Tokens are decoded one by one, as in generated texts. The decoded text may differ from the text that was sent:
+ * the tokenizer may have composed characters, changed their case, dropped blanks or added tokens of its own. So both texts are walked side
+ * by side; where they differ, the walk searches for the nearest place from which they agree again. */
 #include "serve/api_echo.h"
 
 #include "base/str.h"
 
 #include <string.h>
 
-enum { NEAR = 16, AGREED = 4 }; /* characters: of both texts that are left out at most; that agree behind them */
+enum { NEAR = 16, AGREED = 4 }; /* NEAR: most characters skipped in both texts together; AGREED: characters that must agree after them */
 
 typedef struct Walk {
     Str    decoded, sent;
-    size_t at, to;                              /* bytes that are passed of each */
-    size_t characters;                          /* of `sent` before `to` */
-    size_t decoded_characters, sent_characters; /* that still stand for each other, though they differ */
+    size_t at, to;                              /* bytes passed in `decoded` and in `sent` */
+    size_t characters;                          /* number of characters in `sent` before `to` */
+    size_t decoded_characters, sent_characters; /* within a difference: its characters that weren't passed yet, in each text */
 } Walk;
 
 /* Bytes of the character at `at`; 0 at the end. */
@@ -30,7 +30,7 @@ static bool same_at(const Walk *w, size_t at, size_t to)
     return size && size == size_at(w->sent, to) && memcmp(w->decoded.data + at, w->sent.data + to, size) == 0;
 }
 
-/* Both agree for AGREED characters, or to the end of both. */
+/* Whether the next AGREED characters are the same; or all characters up to the end of both texts, if they are fewer. */
 static bool agrees(const Walk *w, size_t at, size_t to)
 {
     for (int i = 0; i < AGREED; i++) {
@@ -49,7 +49,7 @@ static bool is_mark(Str text, size_t at)
     return first == 0xCC || (first == 0xCD && second < 0xB0);
 }
 
-/* U+0300 to U+036F behind a character: one character may have come of all of them. */
+/* Combining marks (U+0300 to U+036F) after a character: the tokenizer may compose the character and its marks into one. */
 static size_t count_marks(Str text, size_t at)
 {
     size_t count = 0;
@@ -57,7 +57,8 @@ static size_t count_marks(Str text, size_t at)
     return count;
 }
 
-/* How many characters differ here: the fewest of both together behind which they agree, else one of each. */
+/* Sets how many characters of each text differ here: the fewest (both texts counted together) after which the texts agree again. If no such
+ * place is near, one character of each text differs. */
 static void find_difference(Walk *w)
 {
     size_t ats[NEAR + 1] = {w->at}, tos[NEAR + 1] = {w->to}, marks = 0;
@@ -86,7 +87,7 @@ static void pass_sent(Walk *w)
     w->characters += size > 0;
 }
 
-/* Passes one character of `decoded`, and what it stands for. */
+/* Passes one character of `decoded`, and the characters of `sent` that it stands for. */
 static void pass_one(Walk *w)
 {
     if (!w->decoded_characters && !same_at(w, w->at, w->to)) find_difference(w);
@@ -110,7 +111,7 @@ static size_t count_blanks(Str text, size_t at)
     return count;
 }
 
-/* Of blanks in front, the first are those that were put in. */
+/* At the beginning, surplus blanks of `decoded` were added by the tokenizer: its first blanks have no counterpart in `sent`. */
 static void pass_front(Walk *w)
 {
     size_t decoded = count_blanks(w->decoded, w->at), sent = count_blanks(w->sent, 0);
@@ -119,7 +120,7 @@ static void pass_front(Walk *w)
     w->sent_characters = 0;
 }
 
-/* A special token that was put in has no place in the text. */
+/* A special token that the tokenizer added takes no characters of the text that was sent. */
 static void pass_token(Walk *w, size_t end, bool is_special)
 {
     size_t len = end - w->at;
@@ -129,8 +130,8 @@ static void pass_token(Walk *w, size_t end, bool is_special)
     while (w->at < end) pass_one(w);
 }
 
-/* What tokens add, one behind the other. begins[i]: where token i's part begins, behind what tokens before it left unfinished; the end
- * last. */
+/* Decodes the tokens into one text. begins[i]: the byte where token i's text begins, after the replacement character of an incomplete
+ * character before it; begins[num]: the length of the text. */
 static void decode(const Tokenizer *tokenizer, const int32_t *ids, size_t num, StrBuf *out, size_t *begins)
 {
     static const char replaced[] = "\xEF\xBF\xBD";

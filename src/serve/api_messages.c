@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* A copy of the object with another value of a field that it has. */
+/* A copy of the object with another value of the field `key`, which the object must have. */
 static JsonValue with_value(Arena *arena, const JsonValue *object, const char *key, JsonValue value)
 {
     JsonValue copy = *object;
@@ -94,16 +94,16 @@ Status api_messages(Arena *arena, const JsonValue *messages, const JsonValue **o
 
 /* ---- what a template takes ---- */
 
-/* Roles of a request that are looked at: each costs up to two renderings. */
+/* The most roles of a request that are checked; each check costs up to two renderings. */
 enum { MOST_ROLES = 6 };
 
 typedef struct Layout {
     Arena           *arena;
     const Template  *tmpl;
-    const JsonValue *asked; /* the messages with the roles that were asked for */
+    const JsonValue *asked; /* the messages with the roles that the request gave */
     ChatMessages    *chat;
-    int64_t          now;   /* of all renderings, so that they differ by their messages alone */
-    TemplateOutput   whole; /* of chat->messages */
+    int64_t          now;   /* the time given to all renderings, so that they differ by their messages alone */
+    TemplateOutput   whole; /* the rendering of chat->messages */
 } Layout;
 
 static const char *role_of(const JsonValue *message)
@@ -122,7 +122,7 @@ static bool lay_out(const Layout *l, const JsonValue *messages, TemplateOutput *
     return is_ok;
 }
 
-/* The messages with the calls of those that were asked for. */
+/* The messages, with the tool calls as the request gave them. */
 static const JsonValue *with_calls(Arena *arena, const JsonValue *messages, const JsonValue *asked)
 {
     JsonValue *list = arena_new(arena, JsonValue);
@@ -160,7 +160,7 @@ static JsonValue changed_message(Arena *arena, const JsonValue *message, Change 
     return with_value(arena, message, "content", text);
 }
 
-/* The messages with those of a role changed. */
+/* A copy of the messages in which each message of the role is changed. */
 static JsonValue changed(const Layout *l, const char *role, Change change)
 {
     const JsonValue *messages = l->chat->messages;
@@ -175,7 +175,7 @@ static JsonValue changed(const Layout *l, const char *role, Change change)
     return list;
 }
 
-/* Whether messages of a role can be changed so without changing the text. */
+/* Whether this change to all messages of the role leaves the rendered text the same. */
 static bool is_same_text(const Layout *l, const char *role, Change change)
 {
     JsonValue      messages = changed(l, role, change);
@@ -186,7 +186,8 @@ static bool is_same_text(const Layout *l, const char *role, Change change)
     return is_same;
 }
 
-/* A message without a text has nothing that could be left out. Every template prints a user's and an assistant's. */
+/* Whether the template might leave the message out. Not checked: messages without text; users' and assistants', which every template
+ * prints. */
 static bool is_checked(const JsonValue *message)
 {
     const char      *role = role_of(message);

@@ -1,17 +1,17 @@
-/* Messages of OpenAI's form as chat templates take them. */
+/* Turns messages of OpenAI's form into the form that chat templates take. */
 #pragma once
 
 #include "infer/chat.h"
 
-/* A content of text parts becomes one text; the arguments of a tool call, which are the text of a JSON object, become that object (an empty
- * text: an empty one). In the arena, parts are borrowed. ERR_INVALID or ERR_UNSUPPORTED names the message. */
+/* Joins the text parts of a content into one text. Parses the arguments of a tool call, the text of a JSON object, into that object (an
+ * empty text: an empty object). *out is in the arena and borrows from `messages`. ERR_INVALID or ERR_UNSUPPORTED names the message. */
 NODISCARD Status api_messages(Arena *arena, const JsonValue *messages, const JsonValue **out);
 
-/* Of the messages of api_messages: where the template refuses them, and takes the arguments of calls as the texts that were asked for,
- * these come back, as for DeepSeek's templates, which add them to a text. */
+/* Some templates, such as DeepSeek's, take the arguments of calls only as texts. asked: the messages before api_messages. If the template
+ * refuses chat->messages but accepts them with the calls of `asked`, chat->messages gets those calls. */
 void api_settle_calls(Arena *arena, const Template *tmpl, const JsonValue *asked, ChatMessages *chat);
 
-/* Messages of api_messages whose role is `developer` become system messages where the template prints no developer's, as in training.
- * ERR_UNSUPPORTED: the template leaves the messages of a role out; *out_field is then the field "messages[i].role" of the first, in the
- * arena. Messages that the template refuses are left to chat_encode_messages. */
+/* If the template doesn't print messages of the role `developer`, they become system messages, as in training. ERR_UNSUPPORTED: the
+ * template leaves out the messages of a role; *out_field is then "messages[i].role" of the first one, in the arena. Messages that the
+ * template refuses pass: chat_encode_messages reports them. */
 NODISCARD Status api_settle_roles(Arena *arena, const Template *tmpl, ChatMessages *chat, const char **out_field);

@@ -1,4 +1,4 @@
-/* See api_request.h. A table of fields says of each what it may be; those that need more have a function. */
+/* See api_request.h. A table of fields says which values each may have; a field that needs more has a function. */
 #include "serve/api_request.h"
 
 #include "base/json.h"
@@ -18,11 +18,11 @@ enum { MOST_STOPS = 16, MOST_BIASES = 300, MOST_PROMPTS = 1024, MOST_TOP_TEXT = 
 typedef struct Reading {
     const ApiModel  *model;
     ApiRequest      *request;
-    const char      *name;                                           /* of the field that is read */
-    Arena            body;                                           /* of its JSON, until it is read */
-    const JsonValue *messages, *tools, *variables, *prompt, *tokens; /* NULL: not said */
-    const JsonValue *tool_choice;                                    /* that forces a call */
-    bool             has_special, adds_special;                      /* add_special_tokens was said, and its value */
+    const char      *name;                                           /* the field being read */
+    Arena            body;                                           /* the request's parsed JSON; freed when reading ends */
+    const JsonValue *messages, *tools, *variables, *prompt, *tokens; /* NULL: the request doesn't have the field */
+    const JsonValue *tool_choice;                                    /* NULL: no call is forced */
+    bool             has_special, adds_special;                      /* whether add_special_tokens was given, and its value */
     bool             wants_one_call;
 } Reading;
 
@@ -32,7 +32,7 @@ typedef struct Field {
     const char *name;
     int         routes;
     FieldKind   kind;
-    size_t      offset; /* of ApiRequest */
+    size_t      offset; /* of the member in ApiRequest */
     double      least, most;
     int64_t     least_whole, most_whole;
     Status (*read)(Reading *r, const JsonValue *value);
@@ -189,7 +189,7 @@ static Status encode_prompts(Reading *r)
     return OK;
 }
 
-/* Tools that a template doesn't print would be left out without a word. */
+/* Refuses tools if the template doesn't print them: the model would silently not see them. */
 static Status check_tools(Reading *r, ChatMessages chat)
 {
     const TokenIds *with = &r->request->ids;
@@ -210,7 +210,7 @@ static bool says(const JsonValue *value, const char *text)
     return value && value->type == JSON_STRING && str_equal(value->string, text);
 }
 
-/* The names that may be called: all tools', or the one that is named. */
+/* The names of the functions that may be called: of all tools, or only the function that tool_choice names. */
 static Status forced_names(Reading *r, StrList *out)
 {
     const char *wanted = NULL;
@@ -380,7 +380,7 @@ static Status read_response_format(Reading *r, const JsonValue *value)
 
 static Status read_variables(Reading *r, const JsonValue *value)
 {
-    static const char *const given[] = {"messages", "tools", "add_generation_prompt"}; /* what a request's own fields say */
+    static const char *const given[] = {"messages", "tools", "add_generation_prompt"}; /* variables set by other fields */
     TRY(want(value, JSON_OBJECT, "an object of variables of the chat template"));
     for (size_t i = 0; i < sizeof given / sizeof *given; i++)
         FAIL_IF(json_get(value, given[i]), ERR_INVALID, "it has %s, which the server gives the template itself; leave it out", given[i]);
@@ -509,7 +509,7 @@ static Status settle_logprobs(Reading *r)
     return OK;
 }
 
-/* A call that is forced is one. */
+/* "parallel_tool_calls": false is accepted if a call is forced: then there is exactly one. */
 static Status settle_tools(Reading *r)
 {
     if (!r->request->calls_tools) r->tools = NULL;
@@ -520,7 +520,7 @@ static Status settle_tools(Reading *r)
     return OK;
 }
 
-/* A whole answer stands in memory until it is sent; a stream doesn't. */
+/* A whole answer stays in memory until it is sent, so its log-probabilities are limited; a stream isn't limited. */
 static Status check_size(Reading *r)
 {
     const ApiRequest *q = r->request;
@@ -579,7 +579,7 @@ static void init_request(int route, ApiRequest *q)
                       .sample = {.temperature = 1, .top_p = 1, .repetition = 1}};
 }
 
-/* The field's name begins the message. The body's JSON is let go. */
+/* Puts the field's name in front of the message, and frees the parsed JSON of the body. */
 static Status end_reading(Reading *r, Status status)
 {
     if (status != OK && r->name) {

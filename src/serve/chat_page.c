@@ -22,7 +22,7 @@ static void append_base64(StrBuf *out, const uint8_t *bytes, size_t len)
     }
 }
 
-/* 'sha256-...' of what is between two tags of the page, which has them once. */
+/* Appends 'sha256-...', the hash of the page's text between two tags; the page has each of them once. */
 static void append_hash(StrBuf *out, const char *opens, const char *closes)
 {
     Str         page = chat_page();

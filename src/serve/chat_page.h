@@ -1,5 +1,5 @@
-/* The chat page of a server, served at "/": one document that asks /v1/models and /v1/chat/completions of the server that it came from, and
- * nothing else. */
+/* The chat page of a server, served at "/". It is one document that requests only /v1/models and /v1/chat/completions, from its own server.
+ */
 #pragma once
 
 #include "base/strbuf.h"
@@ -7,6 +7,6 @@
 /* text/html; charset=utf-8. */
 Str chat_page(void);
 
-/* Appends the value of the header Content-Security-Policy that the page goes with: its own script and style, named by their hashes, and
- * requests to its own server are all that a browser allows. */
+/* Appends the value of the header Content-Security-Policy for the page. It allows only the page's own script and style, named by their
+ * hashes, and requests to its own server. */
 void chat_page_policy(StrBuf *out);

@@ -1,5 +1,5 @@
-/* See engine.h. Two mutexes' worth of state under one: the inbox (texts and cancellations, from the receiver) and the outbox (events, from
- * the thread). Events lie in one growing buffer of bytes, which the receiver swaps for an empty one. */
+/* See engine.h. One mutex protects both the inbox (texts and cancellations from the receiver) and the outbox (events from the engine's
+ * thread). Events are stored in one growing buffer of bytes, which the receiver swaps for an empty one. */
 #include "serve/engine.h"
 
 #include "base/array.h"
@@ -20,20 +20,20 @@ typedef struct Command {
     bool       is_cancel;
 } Command;
 
-/* A text that the decoder has. */
+/* A text that was submitted to the decoder. */
 typedef struct Active {
     Engine        *engine;
     EngineText     text;
     uint64_t       handle, of_decoder;
     Answer         answer;
     JsonGuide      guide;
-    EosIds         eos;             /* tokens that end it */
-    size_t         sent, num_given; /* bytes of its text that are told; given tokens that are */
-    bool           has_ended;       /* by a token of eos */
+    EosIds         eos;             /* tokens that end the text */
+    size_t         sent, num_given; /* bytes of its text already sent; given tokens already seen */
+    bool           has_ended;       /* a token of eos came */
     struct Active *next;
 } Active;
 
-/* What lies in the outbox of an event, before its bytes. */
+/* An event in the outbox: this record, then its arrays and texts. */
 typedef struct Record {
     EngineEvent event;
     size_t      text_len, error_len;
@@ -44,23 +44,23 @@ struct Engine {
     Decoder        *decoder;
     EngineReceiver  receiver;
     const char     *mark_texts[MOST_MARKS];
-    StrList         marks; /* of calls of tools */
-    JsonTokens     *json;  /* of the thread alone; NULL until a text needs them */
+    StrList         marks; /* the tool-call marks, which stay in texts that call tools */
+    JsonTokens     *json;  /* used by the engine's thread alone; NULL until a text needs it */
     pthread_t       thread;
     pthread_mutex_t lock;
     pthread_cond_t  wake;
-    /* Under the lock. */
+    /* Protected by the lock. */
     Command    *inbox;
     size_t      num_commands, inbox_capacity;
     StrBuf      outbox;
     bool        is_posted, is_stopping, has_thread;
     uint64_t    handles;
     EngineStats stats;
-    /* Of the thread alone. */
+    /* Used by the engine's thread alone. */
     Active *active;
-    StrBuf  events;  /* of this step */
-    StrBuf  failure; /* what the device failed with */
-    /* Of the receiver alone. */
+    StrBuf  events;  /* events of this step, not yet in the outbox */
+    StrBuf  failure; /* the message of the device's failure; empty: it works */
+    /* Used by the receiver's thread alone. */
     StrBuf taken;
 };
 
@@ -83,7 +83,7 @@ static void put_event(Engine *e, const EngineEvent *event)
     pad_events(&e->events);
 }
 
-/* Reads the event at *at, and moves it behind. */
+/* Reads the event at *at, and sets *at to the next one. */
 static EngineEvent read_event(const StrBuf *events, size_t *at)
 {
     const size_t align = _Alignof(max_align_t);
@@ -102,7 +102,7 @@ static EngineEvent read_event(const StrBuf *events, size_t *at)
     return record.event;
 }
 
-/* On the receiver's thread. */
+/* Delivers the events of the outbox; runs on the receiver's thread. */
 static void deliver(void *context)
 {
     Engine *e = context;
@@ -141,7 +141,7 @@ static Str unsent(Active *active)
     return part;
 }
 
-/* The decoder isn't told of these tokens, so that it tells of theirs. */
+/* Whether the token ends the text. The decoder doesn't know the end tokens, so it reports them like all others, with log-probabilities. */
 static bool ends(const Active *active, int32_t id)
 {
     for (int i = 0; i < active->eos.num; i++)
@@ -201,7 +201,7 @@ static void take_end(void *context, DecodeEnd end)
     free_active(active);
 }
 
-/* Of one that the decoder doesn't have. */
+/* Sends the end of a text that the decoder doesn't have. */
 static void end_with_error(Engine *e, const EngineText *text, const char *error, bool is_refused)
 {
     put_event(e, &(EngineEvent){.kind = ENGINE_END, .user = text->user, .error = error, .is_refused = is_refused});
@@ -209,7 +209,7 @@ static void end_with_error(Engine *e, const EngineText *text, const char *error,
 
 static EosIds eos_of(const InferModel *infer, int adapter)
 {
-    bool is_there = adapter > 0 && adapter <= infer->num_row_adapters; /* else the base, or one that the decoder refuses */
+    bool is_there = adapter > 0 && adapter <= infer->num_row_adapters; /* false: the base, or an adapter that the decoder refuses */
     return is_there ? infer->row_adapters[adapter - 1].eos : (EosIds){infer->eos, infer->num_eos};
 }
 
@@ -275,7 +275,7 @@ static void obey(Engine *e, const Command *command)
         begin(e, command);
 }
 
-/* The device is lost: nothing that was begun goes on. */
+/* The device is lost: ends every text with the error. */
 static void fail_all(Engine *e)
 {
     strbuf_puts(&e->failure, status_message()[0] ? status_message() : "the device failed");
@@ -292,7 +292,7 @@ static bool is_busy(const Engine *e)
     return !e->failure.len && decoder_is_busy(e->decoder);
 }
 
-/* Waits where there is nothing to do. The inbox becomes *out_commands, which is the caller's. False: it is over. */
+/* Waits until there is something to do. Moves the inbox to *out_commands, which the caller frees. False: the engine is stopping. */
 static bool take_inbox(Engine *e, Command **out_commands, size_t *out_count)
 {
     pthread_mutex_lock(&e->lock);

@@ -6,17 +6,17 @@
 
 #include <string.h>
 
-/* The call that is rendered: words that no template has of its own, plain ones that none escapes. */
+/* The call that is rendered to find the form. Its words occur in no template, and no template escapes them. */
 #define NAME "surogate_kappa"
 #define ARGUMENTS "\"lambda\""
 #define CALL_OF(arguments) \
     "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", " \
     "\"function\": {\"name\": \"" NAME "\", \"arguments\": " arguments "}}]}"
 
-/* Arguments are an object, or the text of one where a template takes no object. */
+/* The arguments as an object, and as the text of an object for templates that take only texts. */
 static const char *const calls[] = {CALL_OF("{" ARGUMENTS ": " ARGUMENTS "}"), CALL_OF("\"{\\\"lambda\\\": \\\"lambda\\\"}\"")};
 
-/* The text of the messages, and of one more behind them (NULL: what opens an answer). */
+/* Renders the messages and one more after them. more NULL: the messages and the opening of an answer. */
 static Status render(const Template *tmpl, const ChatMessages *chat, const JsonValue *more, int64_t now, Arena *arena, Str *out)
 {
     JsonValue      messages = *chat->messages;
@@ -32,7 +32,7 @@ static Status render(const Template *tmpl, const ChatMessages *chat, const JsonV
     return status;
 }
 
-/* Bytes of the JSON object that the text begins with; 0: it isn't all there. */
+/* Length in bytes of the JSON object that the text begins with; 0: the object isn't complete. */
 static size_t object_len(Str text)
 {
     JsonWalk walk = {0};
@@ -43,8 +43,8 @@ static size_t object_len(Str text)
     return 0;
 }
 
-/* The texts before the name of the rendered call, and between it and its arguments. false: the arguments aren't a JSON object behind the
- * name, or the name is there twice. */
+/* Finds the text before the name of the rendered call, and the text between the name and the arguments. false: no JSON object of arguments
+ * follows the name, or the name occurs twice. */
 static bool find_form(Str answer, Str *before, Str *between)
 {
     const char *end = answer.data + answer.len, *name = memmem(answer.data, answer.len, NAME, sizeof NAME - 1);
@@ -82,14 +82,14 @@ static Status find_call(Arena *arena, const Template *tmpl, const ChatMessages *
     return begins && find_form(answer, before, between) ? OK : fail_form();
 }
 
-/* Names that every template prints as they are. */
+/* Whether every template prints the name as it is: letters, digits, _, - and . alone. */
 static bool is_plain(const char *name)
 {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";
     return *name && !name[strspn(name, letters)];
 }
 
-/* With several names the model writes what follows the one it chooses, and it writes no special tokens. */
+/* With several names, the model itself writes the text between the name it chooses and the arguments. It can't write special tokens. */
 static Status check_between(const Tokenizer *tokenizer, Str between)
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
@@ -145,7 +145,7 @@ Status forced_call_find(Arena *arena, const Template *tmpl, const Tokenizer *tok
     return status;
 }
 
-/* The longest of the leads that the text has. A longer one that it may have become leaves it unsettled. */
+/* The longest lead that the text begins with; -1: none, or the text is the beginning of a longer lead, so it isn't settled. */
 static int find_lead(const ForcedCall *forced, Str text)
 {
     int found = -1;

@@ -85,7 +85,7 @@ void http_error_json(StrBuf *out, int status, const char *message, const char *p
 
 /* ---- heads ---- */
 
-/* As RFC 9110 wants it, whatever the locale. */
+/* The date as RFC 9110 writes it, whatever the locale. */
 static void write_date(StrBuf *out)
 {
     static const char *const days[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
@@ -158,7 +158,7 @@ static void put(HttpExchange *exchange, Str text)
     if (text.len && evbuffer_add(output_of(exchange), text.data, text.len) != 0) fatal_out_of_memory(text.len);
 }
 
-/* Sends the head: what the answer is, its further fields, how its end is told. */
+/* Sends the head: status and type, the added fields, then `end`, the field that says where the body ends. */
 static void put_head(HttpExchange *exchange, int status, const char *type, const char *end)
 {
     CHECK(exchange->state == CONNECTION_ANSWERS && !exchange->began);
@@ -176,7 +176,7 @@ static void put_head(HttpExchange *exchange, int status, const char *type, const
     exchange->began = true;
 }
 
-/* The exchange ends. A client that was too slow for it is closed by its timer. */
+/* Ends the exchange. The connection of a client that was too slow is closed by its timer. */
 static void end(HttpExchange *exchange)
 {
     if (!exchange->is_late) evtimer_del(exchange->timer);
@@ -208,7 +208,7 @@ void http_reply_error(HttpExchange *exchange, int status, const char *message, c
 void http_begin(HttpExchange *exchange, int status, const char *type)
 {
     exchange->is_chunked = !exchange->is_http_1_0;
-    if (!exchange->is_chunked) exchange->keeps = false; /* its end is that of the connection */
+    if (!exchange->is_chunked) exchange->keeps = false; /* the end of the connection marks the end of the body */
     put_head(exchange, status, type, exchange->is_chunked ? "Transfer-Encoding: chunked\r\n" : "");
 }
 
@@ -218,7 +218,7 @@ void http_send(HttpExchange *exchange, Str part)
     if (part.len == 0 || exchange->is_head_request || exchange->is_late) return;
     if (evbuffer_get_length(output_of(exchange)) > exchange->server->limits.unsent) {
         exchange->is_late = true;
-        event_active(exchange->timer, EV_TIMEOUT, 0); /* `gone` isn't called from within this call */
+        event_active(exchange->timer, EV_TIMEOUT, 0); /* `gone` is called from the loop, never from within this call */
         return;
     }
     char size[32];

@@ -1,5 +1,6 @@
-/* The life of a connection: a request is read, the handler answers it, the answer is sent, and it begins again. A connection is freed in
- * callbacks of the server's loop alone, never in a call of the handler's; so an exchange stays valid while the handler works with it. */
+/* The life of a connection: it reads a request, the handler answers, the answer is sent, and it reads the next one. A connection is freed
+ * only in callbacks of the server's loop, never within a call that the handler makes; so an exchange stays valid while the handler works
+ * with it. */
 #include "serve/http_server_internal.h"
 
 #include <netinet/in.h>
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <sys/socket.h>
 
-/* While an answer is made and no more is read ahead, the loop doesn't see the end of the input: it is looked for so often. */
+/* While an answer is made and reading is paused, the loop doesn't see that a client has gone. So the socket is checked this often. */
 #define HANGUP_SECONDS 1.0
 
 /* ---- state ---- */
@@ -37,7 +38,7 @@ static struct evbuffer *input_of(HttpExchange *connection)
     return bufferevent_get_input(connection->stream);
 }
 
-/* What is in flight to a client that was dropped is forgotten by the kernel too. */
+/* Makes the kernel discard unsent bytes when the socket of a dropped client is closed. */
 static void forget_unsent(HttpExchange *connection)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -64,7 +65,7 @@ void http_connection_close(HttpExchange *connection)
 
 /* ---- requests ---- */
 
-/* Answers in the handler's place; the connection ends with it. */
+/* Answers instead of the handler; the connection closes after this answer. */
 static void answer_error(HttpExchange *connection, int status, const char *message, const char *code)
 {
     const HttpReader *reader = &connection->reader;
@@ -87,7 +88,7 @@ static void answer_options(HttpExchange *connection)
     http_reply(connection, 204, NULL, (Str){"", 0});
 }
 
-/* The request is whole. */
+/* The request is complete: gives it to the handler. */
 static void hand_over(HttpExchange *connection)
 {
     HttpServer *server = connection->server;
@@ -114,7 +115,7 @@ static void hand_over(HttpExchange *connection)
     http_reader_next(reader);
 }
 
-/* Feeds the reader with what has come; a request that waits for "100 Continue" gets it. */
+/* Feeds the reader with the bytes received; sends "100 Continue" if the request waits for it. */
 static void feed(HttpExchange *connection)
 {
     HttpReader           *reader = &connection->reader;
@@ -133,14 +134,14 @@ static void feed(HttpExchange *connection)
     reader->expects_continue = false;
 }
 
-/* The client ended its input, or has gone, behind bytes that aren't read. */
+/* Whether the client ended its input or has gone; unread bytes may still be waiting. */
 static bool has_hung_up(HttpExchange *connection)
 {
     struct pollfd socket = {.fd = bufferevent_getfd(connection->stream), .events = POLLRDHUP};
     return poll(&socket, 1, 0) > 0;
 }
 
-/* Reads as far as it can. May close the connection. */
+/* Processes the received input as far as the connection's state allows. May close the connection. */
 static void advance(HttpExchange *connection)
 {
     while (connection->state == CONNECTION_READS && evbuffer_get_length(input_of(connection)) > 0) {
@@ -183,7 +184,7 @@ static void on_input(struct bufferevent *stream, void *context)
     }
 }
 
-/* The answer is sent: the next request, or the end. */
+/* The answer is sent: reads the next request, or closes the connection. */
 static void end_flush(HttpExchange *connection)
 {
     HttpServer *server = connection->server;
@@ -218,7 +219,7 @@ static void on_event(struct bufferevent *stream, short what, void *context)
     HttpExchange *connection = context;
     bool          is_end_of_input = (what & BEV_EVENT_EOF) && (what & BEV_EVENT_READING);
     if (is_end_of_input && connection->state == CONNECTION_FLUSHES) {
-        connection->input_ended = true; /* the answer, and those to requests that came before, are sent still */
+        connection->input_ended = true; /* the answer, and answers to earlier requests, are still sent */
         return;
     }
     if (!is_end_of_input) forget_unsent(connection);
@@ -248,12 +249,12 @@ static void set_socket_options(int fd)
     const struct {
         int level, name, value;
     } options[] = {
-        {IPPROTO_TCP, TCP_NODELAY, 1}, /* each part of an answer is sent at once */
-        {SOL_SOCKET, SO_KEEPALIVE, 1}, /* so a client whose network has gone is noticed after a minute */
+        {IPPROTO_TCP, TCP_NODELAY, 1}, /* parts of an answer are sent at once */
+        {SOL_SOCKET, SO_KEEPALIVE, 1}, /* a client whose network is lost is noticed after a minute */
         {IPPROTO_TCP, TCP_KEEPIDLE, 30}, {IPPROTO_TCP, TCP_KEEPINTVL, 10}, {IPPROTO_TCP, TCP_KEEPCNT, 3},
     };
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
-        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof options[i].value); /* works without, too */
+        setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof options[i].value); /* optional: may fail */
     }
 }
 

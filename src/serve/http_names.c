@@ -1,4 +1,4 @@
-/* What a name may be, character by character: what isn't listed is refused. */
+/* Names are checked character by character: a character that isn't listed is refused. */
 #include "serve/http_names.h"
 
 #include "serve/http_server.h"

@@ -1,15 +1,15 @@
-/* Bytes are taken one by one into lines, and lines are judged when they are whole; only bodies are copied in runs. So the place where a
- * piece ends can't matter. */
+/* Lines are collected byte by byte and checked when they are complete; only bodies are copied in runs. So it doesn't matter where one piece
+ * of input ends and the next begins. */
 #include "serve/http_reader.h"
 
 #include "serve/http_names.h"
 
 #include <string.h>
 
-/* What the next byte belongs to. */
+/* The part of the request that the next byte belongs to. */
 enum { IN_REQUEST_LINE, IN_FIELD, IN_BODY, IN_CHUNK_SIZE, IN_CHUNK, IN_CHUNK_END, IN_TRAILER };
 
-/* A buffer beyond this is freed with its request. */
+/* A buffer larger than this is freed with its request. */
 enum { KEPT_BYTES = 4096 };
 
 static const char *const field_names[HTTP_FIELD_COUNT] = {
@@ -23,7 +23,7 @@ static const char *const field_names[HTTP_FIELD_COUNT] = {
     [HTTP_EXPECT] = "Expect",
 };
 
-/* Why one that comes twice is refused. */
+/* The message to a request that has this field twice. */
 static const char *const repeated[HTTP_FIELD_COUNT] = {
     [HTTP_HOST] = "Host comes more than once",
     [HTTP_ORIGIN] = "Origin comes more than once",
@@ -64,7 +64,7 @@ static bool is_known_method(Str method)
     return false;
 }
 
-/* Sets path and query of what begins with '/', or '?' where a whole address has no path. */
+/* Sets path and query from text that begins with '/', or with '?' if a whole address has no path. */
 static void split_path(HttpReader *reader, Str text)
 {
     const char *mark = text.len ? memchr(text.data, '?', text.len) : NULL;
@@ -73,7 +73,7 @@ static void split_path(HttpReader *reader, Str text)
     if (mark) reader->query = span_of(reader, (Str){mark + 1, text.len - len - 1});
 }
 
-/* "http://host/path", which proxies send. */
+/* Reads a whole address, "http://host/path", which proxies send. False: the target isn't one. */
 static bool read_whole_address(HttpReader *reader, Str target)
 {
     static const char *const schemes[] = {"http://", "https://"};
@@ -139,7 +139,7 @@ static void read_request_line(HttpReader *reader, Str line)
 
 /* ---- fields ---- */
 
-/* Connection may come several times, and names several things. */
+/* Reads a field Connection. It lists names, and may be sent several times. */
 static void read_connection(HttpReader *reader, Str value)
 {
     Str item;
@@ -210,7 +210,7 @@ static void check_host(HttpReader *reader)
     }
 }
 
-/* How long the body is, and whether it is taken. */
+/* Finds the length of the body; refuses bodies whose form or length isn't accepted. */
 static void check_body(HttpReader *reader)
 {
     bool is_chunked = has(reader, HTTP_TRANSFER_ENCODING), has_length = has(reader, HTTP_CONTENT_LENGTH);
@@ -288,12 +288,12 @@ static void end_line(HttpReader *reader)
     } else {
         (void)split_field(reader, line, &name, &value);
     }
-    if (state >= IN_BODY) reader->head.len = reader->line_begin; /* of what follows the head no line is kept */
+    if (state >= IN_BODY) reader->head.len = reader->line_begin; /* lines after the head are not kept */
     reader->line_begin = reader->head.len;
     reader->line_bytes = 0;
 }
 
-/* Whether a line of this length is still taken. */
+/* Counts a byte of the line; false: the line or the head became too long, and the request is refused. */
 static bool within_limits(HttpReader *reader)
 {
     reader->line_bytes++;

@@ -15,10 +15,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Without a free descriptor no connection is accepted for so long. */
+/* If accepting a connection fails, mostly for want of file descriptors: seconds until the next attempt. */
 #define RETRY_SECONDS 0.2
 
-enum { SPARE_FILES = 64, BACKLOG = 512 }; /* descriptors for all else; connections that wait for being accepted */
+enum { SPARE_FILES = 64, BACKLOG = 512 }; /* descriptors left for other files; connections that may wait to be accepted */
 
 const HttpLimits http_default_limits = {
     .head = 16 << 10,
@@ -53,10 +53,10 @@ void http_server_post(HttpServer *server, void (*call)(void *), void *context)
     server->last_post = post;
     pthread_mutex_unlock(&server->lock);
     uint64_t one = 1;
-    if (is_first && write(server->wake_fd, &one, sizeof one) < 0) return; /* it is awake */
+    if (is_first && write(server->wake_fd, &one, sizeof one) < 0) return; /* a failed write means that the loop is awake already */
 }
 
-/* Those that were waiting; false: none was. */
+/* Makes all waiting calls; false: there were none. */
 static bool make_posted_calls(HttpServer *server)
 {
     pthread_mutex_lock(&server->lock);
@@ -77,10 +77,10 @@ static bool make_posted_calls(HttpServer *server)
 
 static void ask_for_end(HttpServer *server, HttpEnding ending)
 {
-    int before = atomic_load(&server->ending), saved = errno; /* a signal handler changes no errno */
+    int before = atomic_load(&server->ending), saved = errno; /* a signal handler must leave errno as it was */
     while (before < (int)ending && !atomic_compare_exchange_weak(&server->ending, &before, (int)ending)) continue;
     uint64_t one = 1;
-    ssize_t  n = write(server->wake_fd, &one, sizeof one); /* fails where it is awake */
+    ssize_t  n = write(server->wake_fd, &one, sizeof one); /* a failed write means that the loop is awake already */
     (void)n;
     errno = saved;
 }
@@ -104,7 +104,7 @@ static void begin_to_finish(HttpServer *server)
     }
 }
 
-/* Whether the loop is over. */
+/* Obeys a request to end; true: the loop ends now. */
 static bool obey(HttpServer *server)
 {
     HttpEnding ending = (HttpEnding)atomic_load(&server->ending);
@@ -135,7 +135,7 @@ static void on_accepted(struct evconnlistener *listener, evutil_socket_t fd, str
     }
     StrBuf refusal = {0};
     http_refusal(server, &refusal);
-    ssize_t n = send(fd, refusal.data, refusal.len, MSG_DONTWAIT | MSG_NOSIGNAL); /* its socket is empty: all of it, or it has gone */
+    ssize_t n = send(fd, refusal.data, refusal.len, MSG_DONTWAIT | MSG_NOSIGNAL); /* sends all of it: the socket's buffer is empty */
     (void)n;
     strbuf_deinit(&refusal);
     close(fd);
@@ -156,7 +156,7 @@ static void on_accept_failed(struct evconnlistener *listener, void *context)
     evtimer_add(server->resume, &retry);
 }
 
-/* A socket that listens at the address; or -1, and errno says why. */
+/* A socket that listens at the address; -1: errno says why it can't. */
 static int listen_at(const struct addrinfo *address)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), one = 1;
@@ -233,7 +233,7 @@ static Status check_limits(const HttpLimits *limits)
     return OK;
 }
 
-/* One thread has the loop: it needs no locks, and nothing of the environment. */
+/* Only one thread uses the loop, so it needs no locks. It ignores libevent's environment variables. */
 static struct event_base *make_base(void)
 {
     struct event_config *config = event_config_new();
@@ -281,7 +281,8 @@ void http_server_destroy(HttpServer *server)
     free(server);
 }
 
-/* A write to a client that has gone raises SIGPIPE, for this thread. It is kept waiting, and taken away at the end. */
+/* A write to a client that has gone raises SIGPIPE in this thread. The signal is blocked while the server runs, and discarded at the end.
+ */
 static bool hold_broken_pipes(sigset_t *old)
 {
     sigset_t pipes, waiting;
@@ -313,7 +314,7 @@ Status http_server_run(HttpServer *server)
     int      saved = errno;
     evconnlistener_disable(server->listener);
     while (server->connections) http_connection_close(server->connections);
-    event_base_loop(server->base, EVLOOP_NONBLOCK); /* libevent closes sockets there */
+    event_base_loop(server->base, EVLOOP_NONBLOCK); /* lets libevent close the sockets */
     (void)make_posted_calls(server);
     release_broken_pipes(&old, was_waiting);
     FAIL_IF(result < 0, ERR_IO, "the HTTP server's loop failed: %s", strerror(saved));

@@ -1,4 +1,4 @@
-/* What the files of the HTTP server share. A connection and the one exchange that it has at a time are one struct. */
+/* Shared by the files of the HTTP server. A connection and its one exchange at a time are the same struct. */
 #pragma once
 
 #include "serve/http_reader.h"
@@ -10,19 +10,19 @@
 #include <stdatomic.h>
 
 enum {
-    HTTP_READ_AHEAD = 3 << 14,   /* bytes after which no more are taken from a client while its answer is made; a read takes 16 KiB */
-    HTTP_MOST_REFUSED = 64,      /* connections beyond the limit that are open until their 503 was read */
-    HTTP_LINGER_BYTES = 1 << 24, /* thrown away behind a last answer, so that the client comes to read it */
+    HTTP_READ_AHEAD = 3 << 14,   /* bytes read ahead while an answer is made, after which reading pauses; one read takes 16 KiB */
+    HTTP_MOST_REFUSED = 64,      /* most connections beyond the limit that stay open until their 503 was read */
+    HTTP_LINGER_BYTES = 1 << 24, /* most bytes discarded after a last answer, so that the client gets to read the answer */
 };
 
 #define HTTP_LINGER_SECONDS 2.0
 
 typedef enum ConnectionState {
-    CONNECTION_READS,   /* a request, or waits for one */
+    CONNECTION_READS,   /* reads a request, or waits for one */
     CONNECTION_ANSWERS, /* the handler has the exchange */
     CONNECTION_FLUSHES, /* the answer has ended and is sent */
-    CONNECTION_LINGERS, /* all is sent; what comes is thrown away */
-    CONNECTION_DROPPED, /* is closed by its timer, without a word */
+    CONNECTION_LINGERS, /* all is sent; input is discarded */
+    CONNECTION_DROPPED, /* its timer closes it, without an answer */
 } ConnectionState;
 
 typedef struct HttpExchange {
@@ -32,16 +32,16 @@ typedef struct HttpExchange {
     struct event        *timer;
     HttpReader           reader;
     ConnectionState      state;
-    StrBuf               fields; /* further ones of the answer's head */
+    StrBuf               fields; /* the fields that http_add_field added */
     void                *user;
-    bool                 is_refused; /* beyond the limit of connections */
+    bool                 is_refused; /* is beyond the limit of connections */
     bool                 input_ended;
-    bool                 is_late;     /* too slow for its answer: its timer drops it */
-    bool                 keeps;       /* the connection, for a further request */
-    bool                 lingers;     /* once the answer is sent: the client may be sending still */
-    bool                 had_request; /* the next one isn't its first */
+    bool                 is_late;     /* too slow to accept its answer: its timer drops it */
+    bool                 keeps;       /* stays open for a further request */
+    bool                 lingers;     /* lingers after the answer: the client may still be sending */
+    bool                 had_request; /* a request was answered before */
     bool                 is_http_1_0, is_head_request, is_chunked, began;
-    size_t               thrown_away; /* bytes */
+    size_t               thrown_away; /* bytes discarded while it lingers */
 } HttpExchange;
 
 typedef struct HttpPost {
@@ -61,18 +61,18 @@ struct HttpServer {
     int                    wake_fd, port;
     HttpExchange          *connections;
     int                    num_connections, num_refused;
-    int                    num_busy; /* with an answer that isn't made or isn't sent */
+    int                    num_busy; /* connections whose answer isn't made or isn't sent */
     bool                   is_finishing;
-    pthread_mutex_t        lock; /* of the posts */
+    pthread_mutex_t        lock; /* protects the posts */
     HttpPost              *first_post, *last_post;
     atomic_int             ending;
 };
 
-/* Takes the socket over. is_refused: beyond the limit; it is told so and closed. */
+/* Takes ownership of the socket. is_refused: the connection is beyond the limit, gets 503 and is closed. */
 void http_connection_open(HttpServer *server, int fd, bool is_refused);
-/* Calls `gone` if the handler has the exchange. */
+/* Closes and frees it; calls `gone` first if the handler has the exchange. */
 void http_connection_close(HttpExchange *connection);
-/* After a server began to finish: closes what waits for a request that hasn't begun. */
+/* Called when the server begins to finish: closes a connection that waits for a request of which no byte has arrived. */
 void http_connection_finish(HttpExchange *connection);
 
 struct timeval http_timeval(double seconds);
@@ -80,10 +80,10 @@ struct timeval http_timeval(double seconds);
 void http_set_state(HttpExchange *connection, ConnectionState state);
 void http_set_timer(HttpExchange *connection, double seconds);
 
-/* Tells the handler that a client is answered in its place. */
+/* Reports to the handler that the server itself answers a client. */
 void http_tell_refusal(const HttpServer *server, int status, const char *message);
-/* The text of a whole answer that refuses a connection, of which the handler is told: 503 as the server finishes, or has as many as it
- * may. */
+/* Appends to *out a whole 503 answer that refuses a connection because the server finishes or has too many connections. Also reports the
+ * refusal to the handler. */
 void http_refusal(const HttpServer *server, StrBuf *out);
 
 #define HTTP_FINISHES_MESSAGE "the server is about to end"

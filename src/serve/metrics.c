@@ -2,7 +2,7 @@
 #include "serve/metrics.h"
 
 static const double bounds[METRICS_BUCKETS] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60};
-/* The last stands for all others. */
+/* The last (0) counts all other statuses. */
 static const int statuses[METRICS_STATUSES] = {200, 400, 401, 403, 404, 405, 408, 413, 414, 415, 417, 429, 431, 499, 500, 501, 503, 505, 0};
 
 void metrics_count(Metrics *m, int route, int status)

@@ -13,11 +13,11 @@
 
 enum {
     MOST_KEY_BYTES = 1 << 20,
-    BEST = 20,       /* log-probabilities that a request may ask for beside each token's */
+    BEST = 20,       /* most log-probabilities that a request may ask for, beside each token's own */
     BIASES = 300,    /* most biases of a request */
-    PROBE_IDS = 8,   /* tokens of the prompt that adapters are compared by */
+    PROBE_IDS = 8,   /* length in tokens of the prompt that adapters are compared with */
     SHARE_GPU = 92,  /* percent of the device's memory that may be taken */
-    SHARE_HOST = 60, /* of the host's, which others use too */
+    SHARE_HOST = 60, /* percent of the host's memory, which other programs use too */
 };
 
 ServeOptions serve_defaults(void)
@@ -51,7 +51,7 @@ static Status add_key(Serve *serve, Str line, int number)
     return OK;
 }
 
-/* A key a line; blanks around it and empty lines don't count. Messages name the line alone: keys are secret. */
+/* One key a line; blanks around a key and empty lines are ignored. Messages name only the line: keys are secret. */
 static Status read_keys(Serve *serve)
 {
     const char *path = serve->options.api_key_file;
@@ -99,7 +99,7 @@ static void settle_options(Serve *serve)
     serve->best = infer_num_choices(serve->infer) < BEST ? (int)infer_num_choices(serve->infer) : BEST;
 }
 
-/* NULL where the folder has none: chats are refused then. */
+/* *out is NULL if the folder has no template: chats are refused then. */
 static Status read_template(Serve *serve, Template **out)
 {
     *out = NULL;
@@ -156,7 +156,7 @@ void serve_destroy(Serve *serve)
     free(serve);
 }
 
-/* Two sets of factors of rotary positions: which one texts get follows from the context (docs/models.md). */
+/* Logs which rotary factors are used: longrope has two sets, and the context decides which set all texts get (docs/models.md). */
 static void say_factors(const Serve *serve)
 {
     const JsonValue *config = &serve->infer->model->config, *rope = json_get(config, "rope_scaling");
@@ -187,7 +187,7 @@ static void say_size(const DecoderOptions *options, int64_t pages, int64_t page_
         log_info("not all texts can have %lld tokens at once: the youngest waits where the cache is full", (long long)options->context);
 }
 
-/* The pages that fit, at most those that all places need. */
+/* Finds how many pages fit into memory; sets options->pages to it if all places together need more and no number was given. */
 static Status find_pages(Serve *serve, DecoderOptions *options)
 {
     InferModel *infer = serve->infer;
@@ -264,7 +264,7 @@ static Status run_probes(Serve *serve, Decoder *decoder, Probe *probes)
     return OK;
 }
 
-/* An adapter that changes nothing is said: as a rule one that wasn't trained, or another model's. */
+/* Warns of an adapter that changes nothing: usually it wasn't trained, or belongs to another model. */
 static Status probe_adapters(Serve *serve, const DecoderOptions *options)
 {
     InferModel *infer = serve->infer;

@@ -1,4 +1,5 @@
-/* An OpenAI-compatible server over one model: HTTP (http_server.h) on the caller's thread, the model on its own (engine.h). */
+/* An OpenAI-compatible server of one model. HTTP (http_server.h) runs on the caller's thread, the model on a thread of its own (engine.h).
+ */
 #pragma once
 
 #include "infer/infer_model.h"
@@ -8,16 +9,16 @@ enum { SERVE_PORT = 8000, SERVE_MOST_CONTEXT = 8192, SERVE_PLACES_CPU = 16, SERV
 
 typedef struct ServeOptions {
     const char    *host;
-    int            port;         /* 0: a free one */
-    const char    *name;         /* of the model; an adapter has its own */
-    const char    *api_key_file; /* NULL: no key is asked for */
-    const StrList *hosts;        /* names that a Host field may have beside those of this machine */
+    int            port;         /* 0: any free one */
+    const char    *name;         /* name of the model; adapters have their own names */
+    const char    *api_key_file; /* NULL: requests need no key */
+    const StrList *hosts;        /* names that a Host field may have, besides names of this machine */
     HttpLimits     http;
-    int64_t        places, context, pages; /* of DecoderOptions; 0: as the device is good for; context 0: the model's, at most
-                                              SERVE_MOST_CONTEXT; pages 0: as many as fit, at most what all places need */
-    int64_t max_tokens;                    /* most that a request may ask for; 0: the context */
-    int64_t max_queue;                     /* texts that may wait for a place; more get 429 */
-    bool    logs_requests;                 /* prompts and answers too */
+    int64_t        places, context, pages; /* as in DecoderOptions. places 0: chosen by the device; context 0: the model's, at most
+                                              SERVE_MOST_CONTEXT; pages 0: as many as fit, at most as many as all places need */
+    int64_t max_tokens;                    /* most tokens that a request may ask for; 0: the context */
+    int64_t max_queue;                     /* texts that may wait for a place; further ones get 429 */
+    bool    logs_requests;                 /* logs prompts and answers too */
 } ServeOptions;
 
 /* localhost:8000, 1,024 texts in the queue, http_default_limits. */
@@ -25,10 +26,10 @@ ServeOptions serve_defaults(void);
 
 typedef struct Serve Serve;
 
-/* Reads the keys and binds the port: clients that connect wait until serve_run. All is borrowed. infer has its adapters
- * (infer_use_adapters), and isn't started. */
+/* Reads the keys and binds the port: clients that connect wait until serve_run. The arguments are borrowed. infer must have its adapters
+ * (infer_use_adapters) and not be started. */
 NODISCARD Status serve_open(InferModel *infer, const ServeOptions *options, Serve **out);
-/* Loads the model, and says in lines on stderr what fits, and which adapter changes nothing. */
+/* Loads the model; logs what fits in memory, and adapters that change nothing. */
 NODISCARD Status serve_start(Serve *serve);
 /* Serves until http_server_finish or http_server_stop, or until the device fails. */
 NODISCARD Status serve_run(Serve *serve);

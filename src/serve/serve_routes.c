@@ -84,7 +84,7 @@ static void get_metrics(const Call *call, HttpExchange *exchange, const HttpRequ
     strbuf_deinit(&body);
 }
 
-/* Of a model's name, 0: the base. */
+/* Appends the JSON of a model: index 0 is the base, then the adapters. */
 static void put_model(const Serve *serve, int index, StrBuf *out)
 {
     const InferModel *infer = serve->infer;
@@ -121,7 +121,7 @@ static int hex_of(char c)
     return -1;
 }
 
-/* Of a path's end: %2F and the like. */
+/* Decodes the end of a path: %2F and other escapes. */
 static void decode_path(Str path, StrBuf *out)
 {
     for (size_t i = 0; i < path.len; i++) {
@@ -227,7 +227,7 @@ static bool takes_path(int route, Str path)
 
 /* ---- who may ask ---- */
 
-/* "name:port" without the port, which may stand behind an address in brackets. */
+/* Removes the port of "name:port" or "[address]:port"; other hosts stay the same. */
 static Str without_port(Str host)
 {
     const char *bracket = host.len && host.data[0] == '[' ? memchr(host.data, ']', host.len) : NULL;
@@ -241,7 +241,7 @@ static bool equals_name(Str host, Str name)
     return host.len == name.len && strncasecmp(host.data, name.data, name.len) == 0;
 }
 
-/* A page of elsewhere whose name leads here (DNS rebinding) sends that name. */
+/* Whether the Host field names this server. A foreign page whose name resolves to this machine (DNS rebinding) sends its own name. */
 static bool knows_host(const Serve *serve, Str host)
 {
     const StrList *hosts = serve->options.hosts;
@@ -251,7 +251,7 @@ static bool knows_host(const Serve *serve, Str host)
     return false;
 }
 
-/* A browser says which page asks: one of this server's own may. */
+/* A browser tells in Origin which page asks. Only this server's own page may. */
 static bool knows_origin(Str origin, Str host)
 {
     if (!origin.len) return true;
@@ -259,7 +259,7 @@ static bool knows_origin(Str origin, Str host)
     return name && equals_name((Str){name + 3, origin.len - (size_t)(name + 3 - origin.data)}, host);
 }
 
-/* In a time that doesn't tell where they differ. */
+/* Compares in a time that doesn't depend on where the keys differ. */
 static bool equals_key(Str given, const char *key)
 {
     size_t   len = strlen(key);

@@ -1,5 +1,5 @@
-/* Requests for texts: a generation is one of them, with a choice for each text that it asks for. It lives until the engine told the end of
- * all of them, also when its client has gone before. */
+/* Requests for texts. A generation is one such request, with a choice for each text that it asks for. It lives until the engine has
+ * reported the end of all its texts, even if its client goes earlier. */
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -23,7 +23,7 @@ struct Generation {
     HttpExchange *exchange; /* NULL: it has been answered, or its client has gone */
     ApiRequest    request;
     ApiAnswer     answer;
-    ApiChoice    *choices; /* (num_texts) of answer */
+    ApiChoice    *choices; /* (num_texts) answer.choices */
     Text         *texts;
     int           num_texts, num_open;
     bool          has_token, has_begun;
@@ -91,7 +91,7 @@ static void answer_error(Generation *g, const EngineEvent *event)
     int           status = event->is_refused ? 400 : 500;
     if (!exchange) return;
     end_answer(g);
-    if (g->has_begun) { /* the status is out */
+    if (g->has_begun) { /* the status was sent */
         StrBuf part = {0};
         strbuf_puts(&part, "data: ");
         http_error_json(&part, status, event->error, NULL, NULL);
@@ -135,7 +135,7 @@ static void answer_whole(Generation *g)
     strbuf_deinit(&body);
 }
 
-/* In one line: the log itself escapes other control characters. */
+/* Logs the text in one line, with newlines escaped; the log itself escapes other control characters. */
 static void log_line(const Generation *g, const char *what, Str text)
 {
     StrBuf line = {0};
@@ -158,7 +158,7 @@ static void log_text(const Generation *g, const ApiChoice *choice)
     log_line(g, what, strbuf_str(&choice->content));
 }
 
-/* A lost device doesn't come back: the process ends. */
+/* If the device failed, keeps the error and lets the server finish: a lost device doesn't come back. */
 static void note_failure(Serve *serve, const EngineEvent *event)
 {
     if (serve->failure.len || !engine_stats(serve->engine).has_failed) return;
@@ -235,7 +235,7 @@ static void submit(Generation *g, int i)
     serve->num_texts++;
 }
 
-/* A prompt that is only echoed needs no model: it has no token whose number is asked for. */
+/* Whether the answer is only the echoed prompt, and no token needs a log-probability: then the model isn't needed. */
 static bool is_echo_alone(const Generation *g, int i)
 {
     const ApiRequest *q = &g->request;
@@ -269,7 +269,7 @@ static void log_prompt(const Generation *g)
     strbuf_deinit(&text);
 }
 
-/* Ends the texts that are echoes alone; the others are being made. */
+/* Ends the texts that are only an echoed prompt; the engine makes all other texts. */
 static void end_echoes(Generation *g)
 {
     const EngineEvent end = {.kind = ENGINE_END, .reason = "length"};

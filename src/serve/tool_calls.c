@@ -1,5 +1,5 @@
-/* See tool_calls.h. The reader looks for a mark, tells the text before it, and then tries to read calls behind it, from the mark on, each
- * time that text comes. A try says that more is needed, that this is no call, or how far the calls reach. */
+/* See tool_calls.h. The reader searches for a mark and tells the text before it. Each time text arrives it tries to read calls after that
+ * mark. A try returns that it needs more text, that this is no call, or that it found calls (Reading.at is their end). */
 #include "serve/tool_calls.h"
 
 #include "base/json.h"
@@ -27,13 +27,13 @@ typedef struct ToolCalls {
     size_t    count;
 } ToolCalls;
 
-/* What a try reads: `at` moves over `text`. */
+/* The state of one try: `at` moves over `text`. */
 typedef struct Reading {
     ToolReader *reader;
-    Str         text; /* held */
+    Str         text; /* the text that the reader holds */
     size_t      at;
-    bool        at_end; /* nothing comes behind the text */
-    bool        strict; /* no mark says that these are calls */
+    bool        at_end; /* the answer has ended: no text follows */
+    bool        strict; /* no mark precedes the objects, so keys that calls don't have make them text */
     ToolCalls   found;
 } Reading;
 
@@ -51,7 +51,7 @@ static size_t skip_string(Str text, size_t at)
     return at + 1;
 }
 
-/* Behind the value at `at` of a text that is JSON. */
+/* The position after the value at `at`; the text must be valid JSON. */
 static size_t skip_value(Str text, size_t at)
 {
     int  depth = 0;
@@ -68,7 +68,7 @@ static size_t skip_value(Str text, size_t at)
     return at;
 }
 
-/* The text of a member's value of an object that is JSON. */
+/* The text of a member's value; data NULL: there is no such member. The object must be valid JSON. */
 static Str value_text(Str object, const char *key)
 {
     size_t at = skip_blanks(object, 1);
@@ -112,7 +112,7 @@ static void free_calls(ToolCalls *found)
     free(found->calls);
 }
 
-/* The walk lets through what the parser refuses, a key told twice for one. */
+/* Whether the parser accepts the text as an object. JsonWalk alone also accepts some other texts, such as those with a key twice. */
 static bool is_object_text(Str text)
 {
     Arena     arena = {0};
@@ -122,7 +122,7 @@ static bool is_object_text(Str text)
     return is;
 }
 
-/* Adds the call that the object is. Its keys are plain ASCII where they are known ones: value_text finds them as they are written. */
+/* Adds the call that the object stands for. Only known keys matter: they are plain ASCII, so value_text finds them unescaped. */
 static bool read_call(Arena *arena, Str object, bool strict, ToolCalls *out)
 {
     JsonValue value;
@@ -139,7 +139,7 @@ static bool read_call(Arena *arena, Str object, bool strict, ToolCalls *out)
     return true;
 }
 
-/* Whether an object that has begun so may be a call without a mark: its first key is one of a call's. */
+/* Whether an object with this beginning may be a call without a mark: its first key must be a key of calls. */
 static bool may_be_call(Str object)
 {
     static const char *const firsts[] = {"\"name\"", "\"arguments\"", "\"parameters\"", "\"type\"", "\"id\""};
@@ -151,7 +151,8 @@ static bool may_be_call(Str object)
     return false;
 }
 
-/* The object at r->at, which blanks may precede; IS_CALLS: *out is it, and r->at is behind it. What was walked isn't walked again. */
+/* Reads the object at r->at, after blanks. IS_CALLS: *out is the object, and r->at is after it. Bytes that an earlier try walked aren't
+ * walked again. */
 static Try find_object(Reading *r, Str *out)
 {
     ToolReader *reader = r->reader;
@@ -172,7 +173,7 @@ static Try find_object(Reading *r, Str *out)
     return IS_CALLS;
 }
 
-/* The object at r->at as a call. */
+/* Reads the object at r->at as a call. */
 static Try read_object(Reading *r)
 {
     Str   object;
@@ -185,7 +186,7 @@ static Try read_object(Reading *r)
 
 /* ---- forms ---- */
 
-/* Whether `word` is at r->at; what has come may be a beginning of it. */
+/* Reads `word` at r->at. NEEDS_MORE: the text so far is a beginning of it. */
 static Try read_word(Reading *r, const char *word)
 {
     size_t len = strlen(word), there = r->text.len - r->at;
@@ -195,7 +196,7 @@ static Try read_word(Reading *r, const char *word)
     return IS_CALLS;
 }
 
-/* Its end may be missing. */
+/* Reads {...}</tool_call>; the closing mark may be missing. */
 static Try read_hermes(Reading *r)
 {
     Try    is = read_object(r);
@@ -220,7 +221,7 @@ static Try read_list(Reading *r)
     return r->text.data[r->at++] == ']' ? IS_CALLS : IS_TEXT;
 }
 
-/* Letters and the like that a name or an id consists of. */
+/* The characters of a name or an id: letters, digits, _, - and '.'. */
 static Str read_name(Reading *r)
 {
     size_t begin = r->at;
@@ -232,7 +233,7 @@ static Str read_name(Reading *r)
     return (Str){r->text.data + begin, r->at - begin};
 }
 
-/* f[ARGS]{...}, f[CALL_ID]id[ARGS]{...} */
+/* Reads f[ARGS]{...} or f[CALL_ID]id[ARGS]{...}. */
 static Try read_named(Reading *r)
 {
     Str    name = read_name(r), object;
@@ -258,7 +259,7 @@ static Try read_mistral(Reading *r)
     return r->text.data[r->at] == '{' ? read_object(r) : read_named(r);
 }
 
-/* Up to the end of the answer. */
+/* Reads {...}; {...} up to the end of the answer. */
 static Try read_llama(Reading *r)
 {
     do {
@@ -270,7 +271,7 @@ static Try read_llama(Reading *r)
     return r->at_end ? IS_CALLS : NEEDS_MORE;
 }
 
-/* The whole answer without a mark. */
+/* Reads the whole answer, which has no mark, as a list or as objects. */
 static Try read_plain(Reading *r)
 {
     r->at = skip_blanks(r->text, r->at);
@@ -317,7 +318,7 @@ static void tell_calls(ToolReader *reader, const ToolCalls *found, size_t len)
     drop(reader, len);
 }
 
-/* The first mark of held: which, and where; NUM_BEGINS: there is none. */
+/* Finds the first mark in `held`; returns its index in `begins`, or NUM_BEGINS if there is none. */
 static int find_mark(Str held, size_t *out_at)
 {
     int found = NUM_BEGINS;
@@ -331,14 +332,14 @@ static int find_mark(Str held, size_t *out_at)
     return found;
 }
 
-/* Bytes before the blanks in front of `end`. */
+/* The length of held[0..end) without the blanks at its end. */
 static size_t before_blanks(Str held, size_t end)
 {
     while (end > 0 && byte_is_blank(held.data[end - 1])) end--;
     return end;
 }
 
-/* Bytes that are no beginning of a mark, nor blanks that may be in front of one. */
+/* Length of the text that can be told now: it excludes a possible beginning of a mark at the end, and blanks before that. */
 static size_t settled_bytes(Str held)
 {
     size_t end = held.len;
@@ -348,7 +349,7 @@ static size_t settled_bytes(Str held)
     return before_blanks(held, end);
 }
 
-/* Tries what is behind a mark, which ends before `behind`, or the whole answer; false: more text has to come. */
+/* Tries to read calls from `behind` on: after a mark, or the whole answer. False: more text is needed. */
 static bool try_calls(ToolReader *reader, int form, size_t behind, bool at_end)
 {
     Reading r = {.reader = reader, .text = {strbuf_cstr(&reader->held), reader->held.len}, .at = behind, .at_end = at_end};
@@ -360,7 +361,7 @@ static bool try_calls(ToolReader *reader, int form, size_t behind, bool at_end)
     return is != NEEDS_MORE;
 }
 
-/* One step; false: more text has to come. */
+/* One step; false: more text is needed. */
 static bool advance(ToolReader *reader, bool at_end)
 {
     if (reader->has_called) drop(reader, skip_blanks(strbuf_str(&reader->held), 0));
@@ -388,7 +389,7 @@ void tool_reader_deinit(ToolReader *reader)
     strbuf_deinit(&reader->held);
 }
 
-/* Long calls aren't tried at each token. */
+/* A long call isn't tried again at each token, but each time that the held text has grown by 1/PART. */
 void tool_reader_push(ToolReader *reader, Str text)
 {
     enum { OFTEN = 4096, PART = 16 };

@@ -2,19 +2,19 @@
  *
  *   Hermes, Qwen   <tool_call>{"name": "f", "arguments": {...}}</tool_call>, as many as there are calls
  *   Mistral        [TOOL_CALLS][{"name": "f", "arguments": {...}}, ...]
- *                  [TOOL_CALLS]f[ARGS]{...}, perhaps f[CALL_ID]id[ARGS]{...}
- *   Llama 3        {"name": "f", "parameters": {...}}, perhaps behind <|python_tag|>, several with ; or blanks between
+ *                  [TOOL_CALLS]f[ARGS]{...}, or f[CALL_ID]id[ARGS]{...}
+ *   Llama 3        {"name": "f", "parameters": {...}}, optionally after <|python_tag|>; several with ; or blanks between
  *
  * Forms with a mark are found anywhere in the text, in its order. Without a mark the whole text has to be calls: objects as Llama 3 writes
- * them, or a list as Mistral does, whose mark a decoder may have left out. There, keys beside name, arguments, parameters, type and id make
- * it no call. `arguments` and `parameters` mean the same; arguments are an object, or a string that holds the text of one. A call that
- * isn't well formed stays text. Blanks around calls are dropped. */
+ * them, or a list as Mistral does, whose mark a decoder may have left out. There, an object with keys other than name, arguments,
+ * parameters, type and id isn't a call. `arguments` and `parameters` mean the same; arguments are an object, or a string that contains the
+ * text of one. A call that isn't well formed stays text. Blanks around calls are dropped. */
 #pragma once
 
 #include "base/json_walk.h"
 #include "base/strbuf.h"
 
-/* What isn't a call, and calls, in the order of the text. The slices end with the call of the function. arguments: JSON text of an object,
+/* Receives text and calls, in the order of the answer. The slices are valid until the function returns. arguments: JSON text of an object,
  * byte by byte as the model wrote it. */
 typedef struct ToolSink {
     void *context;
@@ -22,22 +22,23 @@ typedef struct ToolSink {
     void (*call)(void *context, Str name, Str arguments);
 } ToolSink;
 
-/* Reads an answer that comes in pieces. Text that may turn out to be a call is held back. How the answer is cut changes nothing of what is
- * told but where texts are divided. */
+/* Reads an answer that arrives in pieces. Text that may turn out to be a call is held back. The pieces affect only how the text is divided
+ * among calls of ToolSink.text. */
 typedef struct ToolReader {
     ToolSink sink;
     StrBuf   held;
-    bool     has_begun;  /* the answer isn't calls without a mark */
-    bool     has_called; /* what was told last is a call */
-    size_t   next_try;   /* bytes of held that are waited for */
+    bool     has_begun;  /* the answer no longer can be calls without a mark */
+    bool     has_called; /* the last thing told was a call */
+    size_t   next_try;   /* bytes of `held` at which the next try is made */
     size_t   object, walked;
-    JsonWalk walk; /* of held's bytes from `object` up to `walked` */
+    JsonWalk walk; /* over the bytes held[object..walked) */
 } ToolReader;
 
 void tool_reader_init(ToolReader *reader, ToolSink sink);
 void tool_reader_deinit(ToolReader *reader);
-void tool_reader_push(ToolReader *reader, Str text); /* whole characters */
-void tool_reader_end(ToolReader *reader);            /* the answer ends: all of it is told */
+void tool_reader_push(ToolReader *reader, Str text); /* text: whole characters */
+void tool_reader_end(ToolReader *reader);            /* the answer has ended: tells all that is held */
 
-/* Tokens that mark calls, where a tokenizer has them as special ones: an answer that is read for calls keeps their text. NULL ends them. */
+/* Tokens that mark calls; some tokenizers have them as special tokens. Their text is kept in answers that are read for calls.
+ * NULL-terminated. */
 extern const char *const tool_marks[];

@@ -1,4 +1,4 @@
-/* See frozen_tokens.h. What is trained is read off the plan: a whole matrix, an adapter on it, or rows of some ids. */
+/* See frozen_tokens.h. The plan tells what is trained: a whole matrix, an adapter on it, or rows of some token ids. */
 #include "setup/frozen_tokens.h"
 
 #include "base/log.h"
@@ -13,7 +13,7 @@ typedef struct Teller {
     Arena         arena;
     const Config *config;
     const Plan   *plan;
-    Tokenizer    *tokenizer;   /* with the new tokens */
+    Tokenizer    *tokenizer;   /* including the new tokens */
     int64_t       first, last; /* ids of new tokens: [first, last) */
     StrBuf        text;
 } Teller;
@@ -32,7 +32,7 @@ static bool has_id(const Param *rows, int64_t id)
     return false;
 }
 
-/* What a user can do for a matrix of which some rows, or none, are trained. */
+/* Writes what a user can do for a matrix of which no rows (has_rows false) or some rows are trained. */
 static void put_advice(Teller *t, const char *path, bool has_rows)
 {
     const char *dot = strrchr(path, '.'), *module = dot ? dot + 1 : path;
@@ -46,7 +46,7 @@ static void put_advice(Teller *t, const char *path, bool has_rows)
         strbuf_printf(&t->text, "name %s in trainable_token_modules to train them", module);
 }
 
-/* name: the matrix in the plan; path: as the folder calls it. */
+/* Lists the new tokens whose rows stay untrained. name: the matrix in the plan; path: its name in the model folder. */
 static void tell_matrix(Teller *t, const char *name, const char *path)
 {
     enum { MOST_TOLD = 8 };
@@ -64,7 +64,7 @@ static void tell_matrix(Teller *t, const char *name, const char *path)
     put_advice(t, path, rows != NULL);
 }
 
-/* An embedding that is the head too may be two matrices in the plan. */
+/* An embedding tied to the head may be two matrices in the plan. */
 static void tell_vocabulary(Teller *t, const Param *param)
 {
     const char *path = whole_path(&t->arena, param), *head = arena_printf(&t->arena, "%s.head", param->name);

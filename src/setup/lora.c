@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* No name of a module has other characters. */
+/* Whether a text is a regular expression: it has characters that no module name has. */
 static bool is_expression(const char *text)
 {
     for (; *text; text++)
@@ -34,7 +34,8 @@ static const char *text_of(Arena *arena, const JsonValue *value)
     return copy;
 }
 
-/* An item alone or a list. A text for itself is an expression there, which isn't to look like a name. */
+/* One item or a list. In adapter_config.json a lone text is a regular expression. With is_name, parentheses are put around one that
+ * looks like a plain name, so that it stays an expression. */
 static StrList list_of(Arena *arena, const JsonValue *value, bool is_name)
 {
     StrList list = {0};
@@ -78,7 +79,7 @@ static const ConfigKey taken[] = {
     KEY_run_trainable_token_modules,
 };
 
-/* Its base's format, unless the run file names one. */
+/* Takes over the format of the adapter's base, unless the run file sets qlora. */
 static Status take_format(Config *config, const PeftAdapter *adapter)
 {
     const WeightFormat *here = weight_format_find(choice_text(config->qlora)), *there = adapter->base_format;
@@ -96,7 +97,7 @@ static Status take_format(Config *config, const PeftAdapter *adapter)
     return OK;
 }
 
-/* trainable_token_indices of the adapter: one list, or the same of several modules. */
+/* Takes over trainable_token_indices of the adapter: one list, or the same list for several modules. */
 static Status take_token_lists(Config *config, const PeftAdapter *adapter)
 {
     Arena             *arena = &config->arena;
@@ -114,7 +115,7 @@ static Status take_token_lists(Config *config, const PeftAdapter *adapter)
     return OK;
 }
 
-/* A key's value, as a run file has it. */
+/* A key's value, written as in a run file. */
 static const char *value_text(Arena *arena, const Config *config, ConfigKey key)
 {
     StrBuf text = {0};
@@ -124,8 +125,8 @@ static const char *value_text(Arena *arena, const Config *config, ConfigKey key)
     return copy;
 }
 
-/* Values that are off where the adapter has others. Of values that are on the config's reader has said it (options.def). given: what the
- * run file says of each key; NULL: nothing, or one that is on. */
+/* Warns of keys in the run file that are off but differ from the adapter's. For keys that are on, reading the config has warned already
+ * (options.def). given: value of each key in the run file; NULL: not set, or on. */
 static void warn_taken(Config *config, const char *dir, const char *const *given)
 {
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
@@ -165,7 +166,8 @@ static Status take_settings(Config *config)
     if (!config->origin[KEY_run_lora_dropout]) config->lora_dropout = adapter.lora.dropout;
     warn_taken(config, dir, given);
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) config->origin[taken[i]] = arena_printf(arena, "%s/adapter_config.json", dir);
-    bool grows = config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple; /* the base is a copy then */
+    bool grows = config->new_tokens.count || config->new_special_tokens.count ||
+                 config->pad_vocab_multiple; /* the base is then a copy of config->model */
     if (config->model && !grows) peft_check_base(&adapter, config->model);
     return take_format(config, &adapter);
 }
@@ -205,12 +207,12 @@ Status setup_check_tokens(Arena *arena, const char *dir, const Tokenizer *run)
     return status;
 }
 
-/* Rows that the adapter has of tokens, or of all of them, are those of the same tokens. */
+/* Checks that each row of a token that the adapter holds belongs to the same token in this run. */
 static Status check_tokens(Arena *arena, const Config *config, const PeftAdapter *adapter, const HfModel *model)
 {
     bool       is_there;
     Tokenizer *run;
-    NewTokens  tokens = setup_new_tokens(config); /* which the folder has, unless this is a plan */
+    NewTokens  tokens = setup_new_tokens(config); /* already in the folder, unless this is a plan */
     if (!adapter->lora.num_tokens && !adapter->lora.num_whole) return OK;
     TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", model->dir), &is_there));
     if (!is_there) return OK;
@@ -237,7 +239,7 @@ static JsonValue text_value(const char *text)
     return (JsonValue){.type = JSON_STRING, .string = str_of(text)};
 }
 
-/* Names, or one expression as a text. */
+/* An array of names, or a text for one regular expression. */
 static Status names_value(Arena *arena, const StrList *list, const char *key, JsonValue *out)
 {
     bool is_text = list->count == 1 && (is_expression(list->items[0]) || strcmp(list->items[0], "all-linear") == 0);
@@ -265,7 +267,7 @@ static Status numbers_value(Arena *arena, const StrList *list, JsonValue *out)
     return OK;
 }
 
-/* most: of whole numbers; 0: any number above 0. */
+/* A map from patterns to numbers. most: largest whole number allowed; 0: any number above 0. */
 static Status pattern_value(Arena *arena, const StrMap *map, const char *key, int64_t most, JsonValue *out)
 {
     *out = (JsonValue){.type = JSON_OBJECT, .count = (uint32_t)map->count, .members = arena_array(arena, JsonMember, map->count + 1)};
@@ -311,7 +313,7 @@ static Status make_selection(Arena *arena, const Config *config, JsonValue *out)
     return OK;
 }
 
-/* Whether names alone say which layers have adapters, all of them of one rank and alpha. */
+/* Whether target module names alone choose the layers with adapters, all with one rank and alpha. */
 static bool is_plain(const Config *config)
 {
     bool is_plain = !config->adapter && !config->lora_exclude_modules.count && !config->lora_layers_to_transform.count &&
@@ -320,7 +322,7 @@ static bool is_plain(const Config *config)
     return is_plain;
 }
 
-/* The same ids of each matrix. */
+/* Gives every trained matrix the same token ids. */
 static Status take_tokens(Arena *arena, const Config *config, LoraOptions *out)
 {
     const StrList *list = &config->trainable_token_indices, *modules = &config->trainable_token_modules;
@@ -364,7 +366,7 @@ static bool has_all_linear(const LoraOptions *lora)
     return false;
 }
 
-/* Such a layer is refused where it is named. all-linear leaves it out, and that is said. */
+/* Leaves out linear layers whose weights other ops read too. all-linear skips them with a warning; naming one is an error. */
 static Status leave_out(Arena *arena, const Graph *graph, LoraOptions *lora)
 {
     const Node  *first = NULL;
@@ -384,7 +386,8 @@ static Status leave_out(Arena *arena, const Graph *graph, LoraOptions *lora)
     return OK;
 }
 
-/* No shipped model has such a layer, and a graph more is an eighth of what a plan of one costs. */
+/* Checks for layers that leave_out looks for. Shipped models have none, and skipping them saves binding a graph, which takes an eighth
+ * of the time of a plan. */
 static Status check_readers(Arena *arena, const Config *config, const HfModel *model, LoraOptions *lora)
 {
     Arena  scratch = {0};

@@ -1,4 +1,4 @@
-/* The LoRA settings of a run: those of its run file, or of the adapter that it goes on from. */
+/* The LoRA settings of a run: from its run file, or from the adapter that it continues. */
 #pragma once
 
 #include "config/config.h"
@@ -6,16 +6,17 @@
 #include "passes/compile.h"
 #include "text/tokenizer.h"
 
-/* Where the run goes on from an adapter: what that has of rank, scale and layers becomes the config's, in place of what the run file says,
- * which has no effect then (options.def); its dropout and the format of its base where the run file says none. After a config is loaded,
- * before anything reads it. ERR_UNSUPPORTED names a setting of adapter_config.json that we don't have. */
+/* If the run continues an adapter, takes its settings into the config. Rank, scale and layers replace those of the run file, which have
+ * no effect then (options.def). Dropout and the format of the base are taken if the run file doesn't set them. Call it after loading a
+ * config, before anything reads it. ERR_UNSUPPORTED names a setting of adapter_config.json that isn't implemented. */
 NODISCARD Status setup_adapter(Config *config);
 
-/* Whether the adapter that the run goes on from is one of this model. ERR_INVALID, ERR_UNSUPPORTED. */
+/* Checks that the adapter that the run continues belongs to this model. ERR_INVALID, ERR_UNSUPPORTED. */
 NODISCARD Status setup_check_adapter(Arena *arena, const Config *config, const HfModel *model);
 
-/* Whether each id that the tokenizer of `dir`, if there is one, shares with the run's stands for the same token. ERR_INVALID. */
+/* Checks that ids which the tokenizer of `dir` and the run's tokenizer share stand for the same tokens, else ERR_INVALID. OK if `dir`
+ * has no tokenizer. */
 NODISCARD Status setup_check_tokens(Arena *arena, const char *dir, const Tokenizer *run);
 
-/* out->enabled false: none. What it points to lives in `arena`. */
+/* The run's LoRA options; out->enabled false: no LoRA. Pointers in *out are into `arena` or `config`. */
 NODISCARD Status setup_lora(Arena *arena, const Config *config, const HfModel *model, LoraOptions *out);

@@ -13,27 +13,27 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LEAVE_SECONDS = 10 }; /* that a rank has to end after rank 0 did */
+enum { LEAVE_SECONDS = 10 }; /* for a rank to end after rank 0 has failed */
 
 typedef struct RankThread {
     RankTeam *team;
     Comm     *comm;
     RankPlace place;
-    pthread_t thread; /* the first rank has none */
+    pthread_t thread; /* unused for the first rank, which has no thread */
     bool      is_started;
-    int64_t   done;   /* rounds of work */
-    Status    status; /* of the last one */
+    int64_t   done;   /* number of rounds it has finished */
+    Status    status; /* of its last round */
     char      message[STATUS_MESSAGE_BYTES];
 } RankThread;
 
 struct RankTeam {
     RankThread *ranks;
     int         count;
-    bool        leaves; /* a thread's rank leaves the group once its work is done */
-    /* The work of all ranks, guarded by `lock`. */
+    bool        leaves; /* each thread's rank leaves the group after its work */
+    /* The round of work of all ranks; `lock` guards all fields below. */
     pthread_mutex_t lock;
     pthread_cond_t  begun, ended;
-    RankWork        work; /* NULL: threads end */
+    RankWork        work; /* NULL: threads shall end */
     void           *context;
     int64_t         round;
 };
@@ -50,7 +50,7 @@ static void *rank_main(void *context)
 {
     RankThread *rank = context;
     RankTeam   *team = rank->team;
-    log_mute(true); /* rank 0 speaks for all */
+    log_mute(true); /* only rank 0 logs */
     pthread_mutex_lock(&team->lock);
     for (;;) {
         while (team->round == rank->done) pthread_cond_wait(&team->begun, &team->lock);
@@ -79,7 +79,7 @@ static void begin(RankTeam *team, RankWork work, void *context)
     pthread_mutex_unlock(&team->lock);
 }
 
-/* A rank whose thread works; 0: none does. */
+/* A rank whose thread is still working; 0: none. */
 static int find_busy(const RankTeam *team)
 {
     for (int r = 1; r < team->count; r++)
@@ -87,7 +87,7 @@ static int find_busy(const RankTeam *team)
     return 0;
 }
 
-/* The first that is still busy at `until` (NULL: it takes as long as it takes); 0: none is. */
+/* Waits for all threads, at most until `until` (NULL: forever). Returns a rank that is still busy; 0: none. */
 static int await_threads(RankTeam *team, const struct timespec *until)
 {
     int busy, error = 0;
@@ -111,7 +111,7 @@ static Status start_threads(RankTeam *team)
     return OK;
 }
 
-/* Takes over the ends of the group. */
+/* Makes a team of the ranks, and takes ownership of `comms`. */
 static Status create(Comm *const *comms, int count, bool leaves, RankTeam **out)
 {
     RankTeam *team = calloc_or_end(1, sizeof *team);
@@ -163,7 +163,7 @@ void rank_team_destroy(RankTeam *team)
 Status rank_team_run(RankTeam *team, RankWork work, void *context, int *out_failed)
 {
     const RankThread *failed = NULL;
-    for (int r = 0; r < team->count; r++) comm_beat(team->ranks[r].comm, "working"); /* nobody was waited for until here */
+    for (int r = 0; r < team->count; r++) comm_beat(team->ranks[r].comm, "working"); /* until here no rank was expected to give signs */
     begin(team, work, context);
     work_as(&team->ranks[0]);
     await_threads(team, NULL);
@@ -181,10 +181,10 @@ Status rank_team_run(RankTeam *team, RankWork work, void *context, int *out_fail
 typedef struct Once {
     RankWork work;
     void    *context;
-    int      count; /* ranks of this process */
+    int      count; /* number of ranks in this process */
 } Once;
 
-/* This rank's place among the ranks of its host. A launcher may show each process of one rank a single GPU: the rank takes that. */
+/* Finds this rank's place among the ranks of its host. If a launcher shows a process of one rank a single GPU, the rank takes GPU 0. */
 static Status find_place(Comm *comm, int count, RankPlace *place)
 {
     enum { NAME_BYTES = 256 };
@@ -210,7 +210,7 @@ static Status work_once(void *context, Comm *comm, RankPlace place)
     return once->work(once->context, comm, place);
 }
 
-/* After a failure of the first rank. */
+/* Waits for all threads. If the first rank has failed, the program ends when a thread takes longer than LEAVE_SECONDS. */
 static void await_or_exit(RankTeam *team, Status status)
 {
     struct timespec until;
@@ -226,7 +226,7 @@ Status rank_threads_run(Comm *const *comms, int count, RankWork work, void *cont
 {
     RankTeam *team;
     TRY(create(comms, count, true, &team));
-    log_mute(comm_rank(comms[0]) > 0); /* rank 0 speaks for all */
+    log_mute(comm_rank(comms[0]) > 0); /* only rank 0 logs */
     begin(team, work_once, &(Once){work, context, count});
     work_as(&team->ranks[0]);
     log_mute(false);

@@ -1,4 +1,4 @@
-/* Choices that a run file leaves open are made here, and nowhere else. */
+/* Choices that a run file leaves open are made in this file, and nowhere else. */
 #include "setup/setup.h"
 
 #include "base/log.h"
@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Before a copy of the model is written. */
+/* Checks that rows of new tokens would be trained, before a copy of the model is written. */
 static Status check_trained(Arena *arena, const Config *config, const char *dir, const NewTokens *tokens)
 {
     GrownTokenizer grown;
@@ -44,7 +44,7 @@ static bool grows(const Config *config)
     return config->new_tokens.count || config->new_special_tokens.count || config->pad_vocab_multiple;
 }
 
-/* The key that makes the model grow. */
+/* The key that enlarges the vocabulary. */
 static ConfigKey growing_key(const Config *config)
 {
     return config->new_tokens.count           ? KEY_run_new_tokens
@@ -52,7 +52,7 @@ static ConfigKey growing_key(const Config *config)
                                               : KEY_run_pad_vocab_multiple;
 }
 
-/* Whether the model's folder can get the run's tokens; *out_dir: that folder. */
+/* Checks that the run's tokens can be added to the model's folder; *out_dir: that folder. */
 static Status check_growth(Arena *arena, const Config *config, const char **out_dir)
 {
     const char *gguf;
@@ -78,7 +78,7 @@ Status setup_model_dir(Arena *arena, const Config *config, const char **out_dir)
     return grows(config) ? config_at(config->origin, growing_key(config), with_new_tokens(arena, config, out_dir)) : OK;
 }
 
-/* The folder that has the tokenizer. from: the folder of the model that the run trains. */
+/* The folder that holds the tokenizer. from: folder or repository of the model, or of the tokenizer if config->tokenizer is set. */
 static Status find_tokenizer_dir(Arena *arena, const Config *config, const char *from, const char **out_dir)
 {
     StrBuf      path = {0};
@@ -141,7 +141,7 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
     Status   status = file_exists(arena_printf(arena, "%s/config.json", dir), &is_there);
     if (status == OK) status = is_there ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
     if (status == OK) return setup_sequence_len(config, model);
-    status_clear(); /* a tokenizer's folder, or a model that we don't train */
+    status_clear(); /* a folder with just a tokenizer, or an unsupported model */
     return config->sequence_len;
 }
 
@@ -152,7 +152,7 @@ static Status open_teacher(Arena *arena, const Config *config, HfModel **out)
     return hf_model_require_weights(*out);
 }
 
-/* What is trained, where that isn't what the model's IR says, and the models that it reads. */
+/* Links an objective other than the model's own, and the teacher model that it reads. */
 static Status link_objective(Arena *arena, const Config *config, HfModel *model)
 {
     HfModel  *teacher;
@@ -176,7 +176,7 @@ static Status grow_view(const Config *config, HfModel *model)
     return grow_model(model, &tokens);
 }
 
-/* The model in `dir`; is_view: which gets the run's tokens in memory alone. */
+/* Opens the model in `dir`. is_view: the run's new tokens are added in memory only. */
 static Status open_model(Arena *arena, const Config *config, const char *dir, bool is_view, HfModel **out_model)
 {
     HfModel *model;
@@ -215,14 +215,14 @@ static DType float_dtype(Choice choice)
     return choice == OPT_FLOAT_BF16 ? DT_BF16 : DT_F32;
 }
 
-/* Of fp32 and bf16. */
+/* The wider of fp32 and bf16. */
 static DType wider(DType a, DType b)
 {
     return a == DT_F32 || b == DT_F32 ? DT_F32 : DT_BF16;
 }
 
-/* What the optimizer updates, and what gradients of weights are summed in: in fp32 where the backward pass, or the weights that forward
- * products read, are fp32. */
+/* Chooses the dtypes of master weights and of gradient sums. The sums are fp32 if the backward pass is fp32, or if forward products read
+ * fp32 weights. */
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     const PrecisionOptions *precision = &out->precision;
@@ -247,7 +247,7 @@ static Status choose_dtypes(const Config *config, CompileOptions *out)
     return OK;
 }
 
-/* What matmul_dtype or gradient_dtype says; `unset` where it isn't set. */
+/* The dtype that matmul_dtype or gradient_dtype names; `unset` if the key isn't set. */
 static DType operand_dtype(Choice choice, DType unset)
 {
     switch (choice) {
@@ -266,7 +266,7 @@ static DType operand_dtype(Choice choice, DType unset)
     }
 }
 
-/* gradient_dtype follows matmul_dtype where it isn't set. Gradients can't be e4m3: beside that they have the model's dtype. */
+/* gradient_dtype defaults to matmul_dtype, but to the model's dtype if that is e4m3, as gradients can't be e4m3. */
 static Status choose_precision(const Config *config, CompileOptions *out)
 {
     const Recipe     *recipe = recipe_find(choice_text(config->recipe));
@@ -354,7 +354,7 @@ void setup_add_program(const Config *config, const HfModel *model, ProgramSpec s
     if (entry->one_row) spec.batch = 1;
     if (entry->is_cached) spec.batch = spec.seq = 1;
     if (entry->one_token) spec.seq = options->cache_len < PREFILL_CHUNK ? options->cache_len : PREFILL_CHUNK;
-    if (entry->source != ENTRY_OF_WEIGHTS) compile_add_spec(options, spec); /* that one is always there */
+    if (entry->source != ENTRY_OF_WEIGHTS) compile_add_spec(options, spec); /* compile always adds that program */
 }
 
 static void choose_offload(const Config *config, CompileOptions *out)
@@ -391,7 +391,7 @@ int setup_zero_level(const Config *config)
     return config->zero_level > least ? (int)config->zero_level : least;
 }
 
-/* Two keys say how gradients cross. */
+/* Two keys may say how gradients are exchanged; they must agree. */
 static Status check_crossing(const Config *config)
 {
     Choice send = config->memcpy_send_recv, reduce = config->use_all_to_all_reduce;
@@ -401,7 +401,7 @@ static Status check_crossing(const Config *config)
     return OK;
 }
 
-/* Adapters' gradients stay. */
+/* offload_grads needs sharded gradients. With LoRA it is allowed without: adapters' gradients stay on the GPU. */
 static Status check_grads(const Config *config)
 {
     FAIL_IF(config->offload_grads && !config->lora && setup_zero_level(config) < 2, ERR_INVALID,
@@ -410,7 +410,7 @@ static Status check_grads(const Config *config)
     return OK;
 }
 
-/* The key that has products read codes is named. */
+/* Fails, naming the key that makes products read codes. */
 static Status refuse_dora(const Config *config)
 {
     bool      of_recipe = config->recipe != OPT_RECIPE_BF16;
@@ -430,7 +430,7 @@ Status setup_options(Arena *arena, const Config *config, const HfModel *model, C
     out->zero_level = setup_zero_level(config);
     TRY(config_at(config->origin, KEY_run_use_all_to_all_reduce, check_crossing(config)));
     TRY(config_at(config->origin, KEY_run_offload_grads, check_grads(config)));
-    out->dense = !config->sample_packing; /* then a sequence a row */
+    out->dense = !config->sample_packing; /* each row then holds one sequence */
     out->cache_len = setup_sequence_len(config, model) + config->sample_max_tokens;
     if (out->cache_len > model->max_positions) out->cache_len = model->max_positions;
     choose_programs(config, model, out);
@@ -480,7 +480,7 @@ static CrossBy crossing(Choice copies)
     return copies == OPT_SWITCH_ON ? CROSS_COPIES : copies == OPT_SWITCH_OFF ? CROSS_NCCL : CROSS_AUTO;
 }
 
-/* How the device is to work, before anything is made on it. */
+/* Sets how the device shall work, before anything is allocated on it. */
 static void instruct(const Config *config, Device *device)
 {
     Choice send = config->memcpy_send_recv, reduce = config->use_all_to_all_reduce;
@@ -611,7 +611,7 @@ int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *ou
 {
     const struct {
         ConfigKey key;
-        int64_t   bytes, taken; /* of them by others */
+        int64_t   bytes, taken; /* taken by others */
     } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes / (plan->facts.is_host ? config->gpus : 1), 0},
                   {KEY_run_memory_limit, config->memory_limit, 0},
                   {KEY_run_gpu_memory, config->gpu_memory, plan->facts.driver_bytes}};

@@ -1,5 +1,5 @@
-/* From a run file to a session: the model folder opened, the options chosen, the plan made of them, all of it checked against each
- * other before anything is loaded. */
+/* From a run file to a session: opens the model folder, chooses options, makes the plan, and checks them against each other before
+ * anything is loaded. */
 #pragma once
 
 #include "comm/comm.h"
@@ -9,67 +9,67 @@
 #include "passes/compile.h"
 #include "run/session.h"
 
-/* The model that a run trains: the key model; with new tokens (new_tokens, new_special_tokens, pad_vocab_multiple) the folder that has
- * them, which is made the first time (model/grow.h). */
+/* The folder of the model that a run trains: the key model. With new tokens (new_tokens, new_special_tokens, pad_vocab_multiple) a copy
+ * that includes them, which is made on first use (model/grow.h). */
 NODISCARD Status setup_model_dir(Arena *arena, const Config *config, const char **out_dir);
 
-/* The folder whose tokenizer and chat template a run uses: the key tokenizer, else model; pulled when it names a hub's repository. */
+/* The folder of the run's tokenizer and chat template: the key tokenizer, else model; downloaded if it names a repository of a hub. */
 NODISCARD Status setup_tokenizer_dir(Arena *arena, const Config *config, const char **out_dir);
 
-/* The tokens that a run adds. */
+/* The tokens that a run adds to the vocabulary. */
 NewTokens setup_new_tokens(const Config *config);
 
-/* The same for commands that only look or tokenize. No folder with new tokens is made: *out_dir is without them, and *out (NULL: not
- * wanted), which the caller destroys, has them in memory. */
+/* setup_tokenizer_dir for commands that only look or tokenize: no folder with new tokens is made. *out_dir lacks new tokens, but *out
+ * has them in memory (NULL: not wanted; else the caller destroys it). */
 NODISCARD Status setup_view_tokenizer(Arena *arena, const Config *config, const char **out_dir, Tokenizer **out);
 
-/* The file that says what the model computes; as Python it is run if it is named, or Python allowed, on the command line. */
+/* The IR file of the model. A Python file is run only if the command line names it or allows Python. */
 NamedIr setup_ir(const Config *config);
 
-/* Tokens of a sequence: sequence_len, or its default where the model was made for as many. */
+/* Tokens of a sequence: sequence_len; its default is lowered to the positions that the model was made for. */
 int64_t setup_sequence_len(const Config *config, const HfModel *model);
-/* The same where a folder need not hold a model: then the key alone counts. */
+/* setup_sequence_len for a folder that need not hold a model; without a model it is the key's value. */
 int64_t setup_run_length(Arena *arena, const Config *config, const char *dir);
 
-/* Opens config->model, with its weights where the run starts from them; checks the sequence length. The model lives in `arena`. */
+/* Opens config->model, with its weights if the run starts from them, and checks the sequence length. The model is allocated in `arena`. */
 NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_model);
-/* The same for what only plans, or measures with other weights: no folder with new tokens is made. */
+/* setup_model for commands that only plan, or that measure with other weights: no folder with new tokens is made. */
 NODISCARD Status setup_view_model(Arena *arena, const Config *config, HfModel **out_model);
-/* The ranks of a run. */
+/* Number of ranks of a run. */
 int setup_world(const Config *config);
-/* What each of them has a part of alone: 1 the optimizer's state, 2 gradients too, 3 weights too. */
+/* What is divided among ranks: 1 the optimizer's state, 2 gradients too, 3 weights too. */
 int setup_zero_level(const Config *config);
-/* A program of this kind more, of the shape that the run file says. */
+/* Adds a program to options, with the shape that the run file implies. */
 void setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options);
-/* What *out points to lives in `arena`. */
+/* Pointers in *out are into `arena` or `config`. */
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
 
-/* Files of all datasets are there; those of the hub are pulled, or, without `pull`, taken as there. */
+/* Checks that files of all data sets exist. With `pull`, files on a hub are downloaded; without, they are assumed to exist. */
 NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool pull);
 
-/* The device the run file asks for; or, for plans alone, the GPU of this name, which isn't here. gpu NULL: none. */
+/* Opens the device of the run file. gpu: instead, for planning only, the GPU of this name, which need not be present; NULL: none. */
 NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
-/* That of rank `index` of the `count` in this process: a GPU each, or a part of the CPU's threads. */
+/* The device of rank `index` of the `count` in this process: one GPU each, or a share of the CPU's threads. */
 NODISCARD Status setup_rank_device(const Config *config, int index, int count, Device **out_device);
 
-/* The programs of options->programs for this model on this device, in `arena`. */
+/* Plans options->programs for this model on this device. The plan is allocated in `arena`. */
 NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* The plan, and, as it fits the device, its session, whose weights are for the caller to fill: without a run file. */
+/* Makes a plan, and if it fits the device a session, without a run file. The caller fills in the session's weights. */
 NODISCARD Status setup_session(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan,
                                Session **out_session);
 
-/* Whether the run's data sets give what its programs read besides tokens. tells: warns of what nothing reads. */
+/* Checks that data sets provide all inputs, beside tokens, that programs read. tells: warns of inputs that nothing reads. */
 NODISCARD Status setup_check_inputs(const Config *config, const HfModel *model, const Plan *plan, bool tells);
-/* ERR_UNSUPPORTED if the plan reads an input of the model's own, which texts don't have. */
+/* ERR_UNSUPPORTED if the plan reads an own input of the model, which plain texts can't provide. */
 NODISCARD Status setup_refuse_inputs(const HfModel *model, const Plan *plan);
 
-/* Bytes the plan may take: the device's memory, or this rank's part of the host's, or what memory_limit or gpu_memory leaves where that is
- * less; 0: no bound is known.
- * *out_key: whose bound it is (NULL: not wanted); CONFIG_KEY_COUNT: the device's. */
+/* Bytes that the plan may use: the least of the device's memory (on the CPU this rank's share of the host's), memory_limit, and
+ * gpu_memory minus the driver's part; 0: unlimited, as none is known. *out_key: the key that sets the limit (NULL: not wanted);
+ * CONFIG_KEY_COUNT: the device's memory. */
 int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key);
-/* What the plan takes of it: where the device's memory is the host's, what is pinned too. */
+/* Bytes that the plan uses of that. If device memory is host memory, includes pinned memory. */
 int64_t setup_needed_bytes(const Plan *plan);
 
-/* The pinned memory of the plans of as many ranks of one host against what that has (0: unknown): ERR_NO_FIT. */
+/* ERR_NO_FIT if the plans of `ranks_here` ranks of one host pin more than `available` bytes (0: unknown) of its memory. */
 NODISCARD Status setup_check_pinned(const Plan *plan, int ranks_here, int64_t available);

@@ -21,7 +21,7 @@ bool checkpoint_get_hash(const JsonValue *object, const char *key, uint64_t *out
     return json_get_str(object, key, &text) && hash_parse(text, out);
 }
 
-/* Part by part, as several ranks wrote it. */
+/* Checks the file part by part: several ranks wrote it, and the manifest has a checksum for each part. */
 static Status verify_parts(Arena *arena, const char *path, const JsonValue *parts)
 {
     uint64_t want, have;
@@ -44,7 +44,7 @@ static Status verify_parts(Arena *arena, const char *path, const JsonValue *part
     return OK;
 }
 
-/* A file of a checkpoint, or of its folder of templates. */
+/* Whether `name` is a file of the checkpoint folder itself, or of its folder of chat templates. */
 static bool is_inside(const char *name)
 {
     size_t inner = strlen(HF_TEMPLATE_FOLDER "/");
@@ -76,7 +76,7 @@ static Status verify_file(Arena *arena, const char *folder, const JsonValue *ent
          tensor ? ", in tensor " : "", tensor ? tensor : "", (unsigned long long)have, (unsigned long long)want);
 }
 
-/* Files without which the model or adapter can't be used; the others are for going on. */
+/* Whether the entry is a file that using the model or adapter needs. The other files are needed only to resume. */
 static bool is_of_model(const JsonValue *entry)
 {
     const char *name;
@@ -84,7 +84,7 @@ static bool is_of_model(const JsonValue *entry)
                                                   strncmp(name, "tokenizer", 9) == 0 || strcmp(name, "config.json") == 0);
 }
 
-/* Files of this program say version 1, or nothing. */
+/* This program's files have version 1, or no version. */
 static Status check_version(const char *name, const JsonValue *root)
 {
     int64_t          version;
@@ -128,7 +128,7 @@ Status checkpoint_is_ours(const char *path, bool *out)
     if (status == ERR_IO) return status;
     status_clear();
     const JsonValue *files = status == OK ? json_get(&manifest, "files") : NULL;
-    if (!files || files->type != JSON_ARRAY) return OK; /* absent, or another program's */
+    if (!files || files->type != JSON_ARRAY) return OK; /* no manifest, or another program's */
     for (uint32_t i = 0; i < files->count; i++) {
         if (!json_get_str(&files->items[i], "name", &name) || !json_get_int(&files->items[i], "bytes", &bytes)) return OK;
         TRY(file_size(arena_printf(&arena, "%s/%s", path, name), &size));
@@ -154,10 +154,10 @@ Status checkpoint_load_tuning(const char *path, Device *device)
 
 /* ---- run_state.json ---- */
 
-/* Counts, in the order of the file. */
+/* The counts of run_state.json, in the order of that file. */
 static const struct {
     const char *key;
-    size_t      offset; /* in TrainState */
+    size_t      offset; /* offset of the field in TrainState */
 } counts[] = {
     {"step", offsetof(TrainState, step)},
     {"applied", offsetof(TrainState, applied)},
@@ -195,7 +195,7 @@ Status checkpoint_write_state(const char *folder, const TrainState *s)
     return file_write_atomic(arena_printf(&arena, "%s/" STATE_NAME, folder), text.data, text.len);
 }
 
-/* Refuses states that no run writes, whatever the checksums say. */
+/* Refuses a state that no run writes, even if its checksum is right. */
 static Status check_state(Arena *arena, const char *folder, const char *name, const TrainState *s)
 {
     const char *dir;
@@ -216,7 +216,7 @@ static Status check_state(Arena *arena, const char *folder, const char *name, co
     return OK;
 }
 
-/* Keys that older checkpoints lack, and checkpoints of runs that didn't evaluate. */
+/* Reads the keys of the best evaluation. Checkpoints lack them if they are older, or if the run hasn't evaluated. */
 static Status read_best(const JsonValue *root, const char *name, TrainState *s)
 {
     FAIL_IF(json_get(root, "evals_since_best") && !json_get_int(root, "evals_since_best", &s->evals_since), ERR_CHECKPOINT,
@@ -239,7 +239,7 @@ Status checkpoint_read_state(const char *folder, TrainState *s)
     for (int i = 0; i < NUM_COUNTS; i++) {
         const char *key = counts[i].key;
         bool        is_old = count_at(s, i) == &s->total_trained && !json_get(&root, key);
-        if (is_old) s->total_trained = s->total_tokens; /* the only count of older checkpoints */
+        if (is_old) s->total_trained = s->total_tokens; /* older checkpoints have only total_tokens */
         FAIL_IF(!is_old && !json_get_int(&root, key, count_at(s, i)), ERR_CHECKPOINT, "%s: %s is missing, or no whole number", name, key);
     }
     FAIL_IF(!json_get_bool(&root, "eval_pending", &s->eval_pending), ERR_CHECKPOINT,
@@ -291,7 +291,7 @@ Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_byt
     return OK;
 }
 
-/* Whether this program left it, however little of it is there. */
+/* *out: whether this program wrote the folder, even if most of its files are gone. */
 static Status was_ours(Arena *arena, const char *path, bool *out)
 {
     TRY(file_exists(arena_printf(arena, "%s/" MANIFEST_NAME, path), out));

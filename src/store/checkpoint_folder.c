@@ -12,14 +12,14 @@
 #include <string.h>
 
 #define PREFIX "checkpoint-"
-#define PARTIAL_PREFIX ".checkpoint-" /* being written or removed */
+#define PARTIAL_PREFIX ".checkpoint-" /* of checkpoints that are being written, removed or replaced */
 
 const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
 {
     return arena_printf(arena, "%s/" PREFIX "%lld", output_dir, (long long)step);
 }
 
-/* The hidden folder of a step that is written (".partial"), or goes. */
+/* The hidden folder for a step's checkpoint while it is written (`end` is ".partial"), removed (".removed") or replaced (".replaced"). */
 static const char *hidden_path(Arena *arena, const char *output_dir, int64_t step, const char *end)
 {
     return arena_printf(arena, "%s/" PARTIAL_PREFIX "%lld%s", output_dir, (long long)step, end);
@@ -30,7 +30,7 @@ const char *checkpoint_partial_path(Arena *arena, const char *output_dir, int64_
     return hidden_path(arena, output_dir, step, ".partial");
 }
 
-/* The step of a name that is `prefix`, a number and `end`; -1: it isn't. */
+/* The step in a name made of `prefix`, a number and `end`; -1: the name isn't of this form. */
 static int64_t step_of(const char *name, const char *prefix, const char *end)
 {
     size_t len = strlen(prefix);
@@ -67,7 +67,7 @@ Status checkpoint_list(Arena *arena, const char *output_dir, int64_t **out_steps
     return OK;
 }
 
-/* The same of the whole ones of this program. */
+/* Like checkpoint_list, but lists only whole checkpoints of this program. */
 static Status list_ours(Arena *arena, const char *output_dir, int64_t **out_steps, size_t *out_count)
 {
     size_t count;
@@ -98,7 +98,7 @@ Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *ou
 
 /* ---- removing, setting aside ---- */
 
-/* Takes a checkpoint out of sight before removing it, so that half of one is never seen. */
+/* Renames a checkpoint to a hidden name before removing it, so that nobody sees a half-removed one. */
 static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t step)
 {
     const char *from = checkpoint_path(arena, output_dir, step), *to = hidden_path(arena, output_dir, step, ".removed");
@@ -106,7 +106,7 @@ static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t st
     return file_remove_tree(to);
 }
 
-/* Checkpoints of a later step are of a run that this one leaves behind. */
+/* Checkpoints of later steps than `step` don't count: they are of a branch that this run has left. */
 Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t best, int64_t step)
 {
     SCOPED_ARENA(arena);
@@ -138,7 +138,7 @@ Status checkpoint_remove_all(const char *output_dir)
     return OK;
 }
 
-/* It keeps its content under another name. */
+/* Renames `path` to PATH.aside, or PATH.aside2, ...; its content stays. */
 static Status set_aside(Arena *arena, const char *path, const char *why)
 {
     const char *to = arena_printf(arena, "%s.aside", path);
@@ -153,7 +153,7 @@ static Status set_aside(Arena *arena, const char *path, const char *why)
     return OK;
 }
 
-/* The oldest first: until the last of them has gone, the newest one is still of the branch that is left. */
+/* The oldest first: until all are renamed, the newest checkpoint is still one of the branch that was left. */
 Status checkpoint_leave_branch(const char *output_dir, int64_t step)
 {
     SCOPED_ARENA(arena);
@@ -169,8 +169,8 @@ Status checkpoint_leave_branch(const char *output_dir, int64_t step)
 
 /* ---- the end of a save ---- */
 
-/* One of the two is always there: where the file system can't exchange them at once, checkpoint_restore finds the old one. The one that
- * goes lies where checkpoint_clean finds it. */
+/* The old or the new checkpoint always exists: where the file system can't exchange two folders at once, checkpoint_restore finds the old
+ * one. The replaced checkpoint gets a name that checkpoint_clean removes. */
 static Status replace(Arena *arena, const char *output_dir, const char *partial, const char *path, int64_t step)
 {
     const char *old = hidden_path(arena, output_dir, step, ".replaced");
@@ -197,7 +197,7 @@ Status checkpoint_publish(const SaveContext *c, int64_t step)
     TRY(checkpoint_leave_branch(c->output_dir, c->branch));
     TRY(checkpoint_is_ours(path, &is_ours));
     TRY(file_exists(path, &is_there));
-    if (is_ours) return replace(&arena, c->output_dir, partial, path, step); /* of an earlier run, or damaged */
+    if (is_ours) return replace(&arena, c->output_dir, partial, path, step); /* the folder is of an earlier run, or damaged */
     if (is_there) TRY(set_aside(&arena, path, "was not a whole checkpoint of this program"));
     if (rename(partial, path) != 0) return file_fail("rename to", path);
     return file_sync_dir(c->output_dir);

@@ -1,4 +1,4 @@
-/* Writing a checkpoint: everything into a hidden folder, each file synced, the manifest last; then one rename. */
+/* Writing a checkpoint: all files go into a hidden folder and are synced, the manifest last; then one rename. */
 #include "store/checkpoint_internal.h"
 
 #include "base/compare.h"
@@ -24,8 +24,8 @@ int64_t checkpoint_bytes(const Plan *plan, bool adapters)
     return checkpoint_model_bytes(plan, adapters) + (1 << 16) + checkpoint_states_bytes(plan);
 }
 
-/* `all-linear` as the names it stands for: not every reader of adapters knows the word. Paths where it leaves layers out, whose names
- * others may share. */
+/* Replaces `all-linear` by the names of the layers, since some readers of adapters don't know the word. If layers were left out, these are
+ * full paths: a layer that was left out may share its name with an adapted one. */
 static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 {
     bool has_all = false;
@@ -46,7 +46,7 @@ static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
     lora->num_targets = count;
 }
 
-/* Of an embedding that stays the head, modules_to_save names the embedding: PEFT ties the head to it. */
+/* If an embedding stays tied to the head, modules_to_save names the embedding, and PEFT ties the head to it. */
 static void name_tied(Arena *arena, const Plan *plan, LoraOptions *lora)
 {
     const char **names = arena_array(arena, const char *, lora->num_whole + 1);
@@ -73,8 +73,8 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     return peft_write_base_format(c->base_format, folder);
 }
 
-/* The tokenizer's files and the chat template: what is trained is what is served. A template of the run file lays out
- * conversations with tools too, so that the folder's other templates stay behind. */
+/* Writes the tokenizer's files and the chat template, so that serving uses those of training. A template of the run file also covers
+ * conversations with tools, so the folder's other templates aren't copied then. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
     HfSideFiles files = *c->side_files;
@@ -86,7 +86,7 @@ static Status save_tokenizer(const SaveContext *c, const char *folder)
     return file_write_atomic(arena_printf(&arena, "%s/chat_template.jinja", folder), c->chat_template.data, c->chat_template.len);
 }
 
-/* Rank 0 does all that is done once. */
+/* Whether this rank does the work that is done once: rank 0. */
 static bool leads(const SaveContext *c)
 {
     return comm_rank(c->comm) == 0;
@@ -123,7 +123,7 @@ static void write_sums(const TensorSums *sums, StrBuf *out)
     strbuf_puts(out, "\n    }");
 }
 
-/* The names of a folder's files and of its templates' files, sorted, without hidden ones. */
+/* The names of a folder's files and of the files of its template folder, sorted; hidden files are left out. */
 static Status list_files(Arena *arena, const char *folder, const char ***out_names, size_t *out_count)
 {
     const char **outer, **inner;
@@ -141,7 +141,8 @@ static Status list_files(Arena *arena, const char *folder, const char ***out_nam
     return OK;
 }
 
-/* The hashes of a file's parts of FILE_HASH_PART_BYTES, each read by one of the ranks; all write them all. */
+/* Appends the hashes of the file's parts of FILE_HASH_PART_BYTES. Each rank reads its share of the parts; then all ranks have all
+ * hashes. */
 static Status add_parts(Comm *comm, Arena *arena, const char *path, int64_t bytes, StrBuf *out)
 {
     size_t begin, end, size = (size_t)comm_size(comm), count = (size_t)(bytes + FILE_HASH_PART_BYTES - 1) / FILE_HASH_PART_BYTES;
@@ -185,7 +186,7 @@ static Status add_entry(const SaveContext *c, Arena *arena, const char *folder, 
     return OK;
 }
 
-/* Every file of the folder, by name, with the size and checksum of the bytes that the disk gives back. */
+/* Writes the manifest: each file of the folder by name, with its size and the checksum of its bytes as read back from disk. */
 static Status save_manifest(const SaveContext *c, Arena *arena, const char *folder, const TensorSums *sums)
 {
     const char **names;
@@ -204,7 +205,7 @@ static Status save_manifest(const SaveContext *c, Arena *arena, const char *fold
     return status;
 }
 
-/* The kernels that were chosen by measurement here: a run that goes on from this checkpoint takes the same. */
+/* Saves which kernels were chosen by measurement, so that a run that resumes from this checkpoint uses the same. */
 static Status save_tuning(Session *session, Arena *arena, const char *path)
 {
     enum { TUNING_BYTES = 1 << 20 };

@@ -1,8 +1,8 @@
-/* optimizer.safetensors: a tensor for each state of each trained parameter, in the parameter's own shape. What is packed, fused or
- * placed in another order lies elsewhere in the session, but is the same here.
+/* optimizer.safetensors: a tensor for each state of each trained parameter, in the parameter's own shape. In the session states may be
+ * packed, fused or in another order; the file doesn't depend on that.
  *
- * The name of a tensor is the parameter's and the state's: model.norm.weight.m. The parameter's is the one that the model's or
- * adapter's file beside it has for it; a parameter that is several tensors there, or a part of one, has its name in the IR. */
+ * A tensor's name is the parameter's name and the state's: model.norm.weight.m. The parameter's name is that of its tensor in the model's
+ * or adapter's file beside it. A parameter that is several tensors there, or part of one, has its IR name. */
 #include "store/checkpoint_internal.h"
 
 #include "base/hash.h"
@@ -17,7 +17,7 @@
 #include <string.h>
 
 #define FORMAT_VERSION "2"
-#define FLAT_TENSOR "segments" /* of the format before it */
+#define FLAT_TENSOR "segments" /* a tensor that only the older format has */
 #define SCALED "scaled_tensors"
 
 enum { CHUNK_NUMEL = 1 << 18 };
@@ -33,15 +33,15 @@ static const char *tensor_name(Arena *arena, const Param *param, const char *sta
 
 /* A tensor of the file: a state of a parameter, or a whole value of the plan. */
 typedef struct Item {
-    const char        *name;  /* in the file */
-    const char        *value; /* of the plan */
+    const char        *name;  /* name in the file */
+    const char        *value; /* name of the plan's value */
     TensorType         type;
     size_t             bytes;
-    PlanPiece          own;    /* the part of it that this rank has */
-    const Bucket      *bucket; /* NULL, as the fields below: a whole value */
+    PlanPiece          own;    /* the part of the tensor that this rank holds */
+    const Bucket      *bucket; /* NULL for a whole value; then the fields below are unset */
     const BucketState *state;
     const Param       *param;
-    int                index; /* of the parameter in the bucket */
+    int                index; /* the parameter's index in the bucket */
 } Item;
 
 static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int index, const BucketState *state)
@@ -59,11 +59,11 @@ static Item item_of(Arena *arena, const Plan *plan, const Bucket *bucket, int in
                   .index = index};
 }
 
-/* Values that are kept whole, the scales first: they are of no parameter alone. */
+/* Values that are saved whole, the scales first: they belong to no single parameter. */
 static const char *const whole_values[] = {PRECISION_SCALES, PRECISION_HISTORY, PRECISION_NOW};
 enum { NUM_WHOLE = sizeof whole_values / sizeof *whole_values };
 
-/* Whole values, then parameter by parameter. Returns their number. */
+/* Lists the whole values, then the states of each parameter. Returns how many. */
 static size_t list_items(Arena *arena, const Plan *plan, Item **out)
 {
     size_t most = NUM_WHOLE, count = 0;
@@ -89,7 +89,7 @@ static size_t list_items(Arena *arena, const Plan *plan, Item **out)
 
 int64_t checkpoint_states_bytes(const Plan *plan)
 {
-    enum { HEADER_BYTES = 256 }; /* of a tensor, and its checksum */
+    enum { HEADER_BYTES = 256 }; /* per tensor: its header entry and its checksum */
     SCOPED_ARENA(arena);
     Item   *items;
     int64_t bytes = 0;
@@ -114,7 +114,7 @@ static Status append_item(void *context, size_t index, FileWriter *out)
     return weight_share_append(saver->session, saver->comm, share, !item->bucket, out, &saver->sums[index].sum);
 }
 
-/* Which tensors the rows of the scales are of. */
+/* A hash of the names and dtypes of the tensors that the rows of the scales belong to. */
 static const char *scaled_text(Arena *arena, const Plan *plan)
 {
     uint64_t hash = 0;
@@ -179,19 +179,19 @@ typedef struct StateLoader {
     Arena        *arena;
     const char   *path, *folder;
     const StFile *file;
-    bool         *used; /* by tensor of the file */
+    bool         *used; /* indexed by tensor of the file */
     Session      *session;
     const Plan   *plan;
-    float        *values; /* CHUNK_NUMEL, and the same as the session stores them, with scales where that is in codes */
+    float        *values; /* CHUNK_NUMEL values. stored: the same values in the session's dtype; scales: if the session stores codes */
     void         *stored;
     float        *scales;
-    DynamicMap    maps[2]; /* by whether it has a sign */
+    DynamicMap    maps[2]; /* indexed by is_signed */
     int           num_converted, num_copies_lost, num_copies_taken, num_copies_made;
-    DType         from, to; /* of the first converted */
+    DType         from, to; /* dtypes of the first state that was converted */
     bool          has_scales;
 } StateLoader;
 
-/* The tensor of that name, which is then accounted for; NULL: none. */
+/* Finds the tensor `name` and marks it as used; NULL: there is none. */
 static const StTensor *take(StateLoader *l, const char *name)
 {
     const StTensor *tensor = st_find(l->file, name);
@@ -199,7 +199,7 @@ static const StTensor *take(StateLoader *l, const char *name)
     return tensor;
 }
 
-/* The advice where a run can't go on with a checkpoint's optimizer. */
+/* What to do instead, for messages of a run that can't resume with the checkpoint's optimizer state. */
 static const char *way_out(StateLoader *l)
 {
     if (l->plan->trained_params[0]->is_adapter)
@@ -247,7 +247,7 @@ static Status check_dims(StateLoader *l, const StTensor *tensor, const TensorTyp
     return OK;
 }
 
-/* The scales of a tensor of codes; NULL: they aren't codes. */
+/* *out: the scales of a tensor of codes; NULL: the tensor isn't codes. */
 static Status find_scales(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor **out)
 {
     const char *name = arena_printf(l->arena, "%s" OPTIMIZER_SCALE, tensor->name);
@@ -261,7 +261,7 @@ static Status find_scales(StateLoader *l, const Item *item, const StTensor *tens
     return check_dims(l, *out, &type);
 }
 
-/* Elements [first, first + count) of a tensor to l->values; whole blocks, but for the last. */
+/* Reads elements [first, first + count) of a tensor into l->values. All blocks are whole, except the tensor's last. */
 static Status read_values(StateLoader *l, const Item *item, const StTensor *tensor, const StTensor *scales, int64_t first, int64_t count)
 {
     bool           is_signed = item->state->code == CODE_SIGNED;
@@ -273,7 +273,7 @@ static Status read_values(StateLoader *l, const Item *item, const StTensor *tens
     return OK;
 }
 
-/* The same from l->values into the session, which has them. */
+/* Writes l->values to the session as elements [first, first + count) of the tensor, all of which this rank holds. */
 static Status write_values(StateLoader *l, const Item *item, int64_t first, int64_t count)
 {
     const BucketState *state = item->state;
@@ -293,7 +293,7 @@ static Status write_values(StateLoader *l, const Item *item, int64_t first, int6
                                (size_t)((count + MOMENT_BLOCK - 1) / MOMENT_BLOCK) * sizeof *l->scales);
 }
 
-/* Values that are stored in another way than the session's. */
+/* Loads a tensor that is stored in another dtype than the session's. */
 static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
 {
     DType           from;
@@ -315,12 +315,12 @@ static Status convert(StateLoader *l, const Item *item, const StTensor *tensor)
 static Status load_item(StateLoader *l, const Item *item)
 {
     const StTensor *tensor = take(l, item->name);
-    if (!tensor && item->state->is_copy) { /* the weights were loaded into it */
+    if (!tensor && item->state->is_copy) { /* the weights were loaded into this copy */
         l->num_copies_made++;
         return OK;
     }
     const StTensor *scales;
-    if (!tensor && item->state->extent == STATE_BLOCKS) return OK; /* codes ask for their scales, others were coded */
+    if (!tensor && item->state->extent == STATE_BLOCKS) return OK; /* scales: read with their codes, or made by encoding */
     if (!tensor) return missing(l, item->name);
     TRY(check_dims(l, tensor, &item->type));
     if (tensor->dtype != st_dtype_from(item->state->dtype)) return convert(l, item, tensor);
@@ -338,8 +338,8 @@ static bool has_type(const StTensor *tensor, const TensorType *type)
     return tensor && tensor->dtype == st_dtype_from(type->dtype) && same_dims(tensor, type);
 }
 
-/* The checkpoint's wider copy of a parameter that this run keeps in fp32 without a copy: its weights begin as that; NULL: none. The file of
- * an adapter holds the same numbers already. */
+/* The checkpoint's wider copy of a parameter, if this run keeps that parameter in fp32 without such a copy; the run's weight then begins as
+ * the copy. NULL: none. (An adapter's file already holds the same values.) */
 static const StTensor *find_weights(Arena *arena, const Plan *plan, const Param *param, const StFile *states)
 {
     int64_t at;
@@ -368,7 +368,7 @@ Status checkpoint_states_widen(Arena *arena, const char *folder, const Plan *pla
 
 /* ---- scales ---- */
 
-/* Scales of frozen weights stay as their codes were made with. */
+/* Writes the scales of all tensors except frozen weights, which keep the scales that their codes were made with. */
 static Status write_scales(StateLoader *l, const StTensor *tensor)
 {
     size_t row = tensor->bytes / (size_t)l->plan->num_scaled;
@@ -378,7 +378,7 @@ static Status write_scales(StateLoader *l, const StTensor *tensor)
     return OK;
 }
 
-/* Scales and what they are made from are taken over all together or not at all: those of other tensors mean nothing here. */
+/* Loads the scales and the amax history they are made from: all of them, or none if they are of other tensors than this plan's. */
 static Status load_scales(StateLoader *l)
 {
     const StTensor *stored[NUM_WHOLE];
@@ -399,8 +399,8 @@ static Status load_scales(StateLoader *l)
     return OK;
 }
 
-/* No tensor may be left over, but for wider copies of weights that this run doesn't keep: it begins with those copies, rounded where it
- * keeps fewer bits. */
+/* Every tensor of the file must be used. The exception is wider copies of weights, if this run keeps none: its weights begin as these
+ * copies, rounded if the run keeps fewer bits. */
 static Status check_unused(StateLoader *l)
 {
     for (int i = 0; i < l->plan->num_trained; i++) {
@@ -445,7 +445,7 @@ static Status load_items(StateLoader *l)
     return OK;
 }
 
-/* Numbers are read in place. The writer above aligns them. */
+/* Values are read in place, so they must be aligned. The writer above aligns them. */
 static Status check_aligned(const StFile *file)
 {
     for (size_t i = 0; i < st_count(file); i++)

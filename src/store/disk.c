@@ -1,18 +1,18 @@
-/* See disk.h. During a save there is one checkpoint more than stays; at the end the model lies beside the checkpoints that stay. */
+/* See disk.h. During a save there is one checkpoint more than are kept. At the end the model is written beside the kept checkpoints. */
 #include "store/disk.h"
 
 #include "files/file.h"
 #include "store/checkpoint.h"
 #include "store/output_dir.h"
 
-/* The bytes that the run needs beyond the ones that are there. Checkpoints of later steps than it goes on from don't count: they are set
- * aside. A first start asks for more: room for the checkpoint of an interruption, and for the model while a checkpoint is written. So each
- * later start has enough room, although log and report have grown. */
+/* The bytes that the run needs beyond those already written. Checkpoints of later steps than `step` don't count: they are set aside. A
+ * first start asks for extra room: for the checkpoint of an interruption, and for the model together with a checkpoint being written. So
+ * each later start has enough room, although log and report have grown. */
 static double more_bytes(const DiskNeed *n, const CheckpointsHeld *held, int64_t there_bytes, int64_t *out_most)
 {
-    double  one = (double)n->checkpoint_bytes; /* all of a long run's may be more bytes than an integer counts */
+    double  one = (double)n->checkpoint_bytes; /* double: all checkpoints of a long run may exceed an int64 */
     int64_t there = n->starts_anew ? 0 : held->count;
-    if (n->keep > 0 && there > n->keep) there = n->keep; /* the oldest go */
+    if (n->keep > 0 && there > n->keep) there = n->keep; /* the oldest are removed */
     int64_t kept = n->keep > 0 ? n->keep : there + n->saves_left;
     *out_most = kept + (n->keep > 0 || n->is_first);
     double at_save = n->saves_left ? (double)(*out_most - there) * one : 0;

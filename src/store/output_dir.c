@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The files that a run writes at its end, beside checkpoints, log and copies of the model's files (hf_is_side_file). */
+/* The files that a run writes at its end, besides checkpoints, log and copies of the model's files (hf_is_side_file). */
 static const char *const outputs[] = {
     "model.safetensors",
     "model-*-of-*.safetensors",
@@ -30,8 +30,8 @@ static const char *const outputs[] = {
     ".merged.partial",
     NULL,
 };
-#define PARTIAL_END ".partial" /* a name's file, or merged's folder, while it is written */
-/* Other names that mustn't be there when no run of ours was. */
+#define PARTIAL_END ".partial" /* end of a file's name, or of merged's folder, while it is being written */
+/* Other names that a folder mustn't contain if no run of ours was there. */
 static const char *const others[] = {"checkpoint-*", "adapter_*", "pytorch_model*", "metrics.jsonl", NULL};
 
 static bool matches(const char *const *patterns, const char *name)
@@ -46,7 +46,7 @@ static bool is_output(const char *name)
     return matches(outputs, name) || hf_is_side_file(name);
 }
 
-/* The first two names that are in the way. */
+/* Appends the first two names that a run would write over, and how many more there are. */
 static void name_foreign(const char *const *names, size_t num_names, StrBuf *out)
 {
     int count = 0;
@@ -106,7 +106,7 @@ Status output_dir_bytes(const char *path, int64_t *out)
     return OK;
 }
 
-/* model.safetensors.partial and the like, and the folder of a merge. */
+/* Whether the name is model.safetensors.partial or the like, or the unfinished folder of a merge. */
 static bool is_left_over(const char *name)
 {
     char   whole[256];

@@ -15,7 +15,7 @@
 
 #define LOCK_NAME ".lock"
 
-/* The process that holds or held the lock; 0: not known, as on a full disk. */
+/* The id of the process that holds or held the lock; 0: not known, as on a full disk. */
 static long holder(int fd)
 {
     char    text[32] = "";
@@ -31,7 +31,7 @@ static Status fail_held(const char *dir, int fd)
     FAIL(ERR_INVALID, "output_dir %s is being written by %s; wait for its end, or name another output_dir", dir, who);
 }
 
-/* Whether the file that was locked is still the one of that name: the run before may have removed it in between. */
+/* Whether the locked file still has the name `path`: the previous run may have removed it between our open and lock. */
 static bool is_current(const char *path, int fd)
 {
     struct stat ours, named;
@@ -55,7 +55,7 @@ Status output_lock_take(const char *dir, int *lock)
         }
         if (is_current(path, fd)) {
             int len = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-            if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)len, 0) != len) status_clear(); /* a full disk: no number */
+            if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)len, 0) != len) status_clear(); /* a full disk: no id */
             *lock = fd;
             return OK;
         }

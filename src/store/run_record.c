@@ -23,7 +23,7 @@ static size_t line_length(const char *text)
     return len + (text[len] == '\n');
 }
 
-/* Whether the key of a line of a run file is of this effect, or of one behind it. */
+/* Whether the key of a run file's line has the effect `least`, or one after it in OptionEffect. */
 static bool has_effect(const char *line, size_t len, OptionEffect least)
 {
     char   name[64];
@@ -35,7 +35,7 @@ static bool has_effect(const char *line, size_t len, OptionEffect least)
     return option && option->effect >= least;
 }
 
-/* The resolved run file without the keys of these effects and the lines that belong to them. */
+/* Appends the resolved run file without keys of effect `least` or later, and without the lines that belong to those keys. */
 static void print_without(const Config *config, OptionEffect least, StrBuf *out)
 {
     SCOPED_STRBUF(all);
@@ -44,7 +44,7 @@ static void print_without(const Config *config, OptionEffect least, StrBuf *out)
     for (const char *line = strbuf_cstr(&all); *line; line += line_length(line)) {
         size_t len = line_length(line);
         if (*line != ' ' && *line != '-')
-            keep = *line != '#' && *line != '\n' && !has_effect(line, len, least); /* else it goes on with the key above */
+            keep = *line != '#' && *line != '\n' && !has_effect(line, len, least); /* other lines continue the key above */
         if (keep) strbuf_append(out, line, len);
     }
 }
@@ -59,7 +59,7 @@ static uint64_t settings_hash(const RunRecord *record, const StrBuf *settings)
     return hash_bytes(record->model.data, record->model.len, hash_bytes(settings->data, settings->len, 0));
 }
 
-/* Lines of a resolved run file, of a dataset's keys too, as they are where nothing is said. */
+/* Appends the resolved run file in which every key has its default, with a dataset's keys too. */
 static void print_defaults(StrBuf *out)
 {
     SCOPED(config_deinit) Config config;
@@ -75,7 +75,7 @@ static bool has_line(const char *text, const char *begin, size_t len)
     return false;
 }
 
-/* The lines of `now` without those of keys that `before` lacks and that have their default: a program that had no such key wrote it. */
+/* The lines of `now`, without keys that have their default and that `before` lacks: the program that wrote `before` had no such keys. */
 static void print_as_before(const char *before, const char *now, StrBuf *out)
 {
     SCOPED_STRBUF(defaults);
@@ -106,7 +106,7 @@ void run_record_make(const Config *config, const HfModel *model, int world, int6
     free(folder);
 }
 
-/* The whole number of a key in the settings, 0: none. */
+/* The whole number that the settings give for a key; 0: the key isn't there. */
 static int64_t setting(const char *settings, const char *key)
 {
     size_t len = strlen(key);
@@ -121,7 +121,7 @@ void run_record_deinit(RunRecord *record)
     strbuf_deinit(&record->folder);
 }
 
-/* The end of a key's lines. */
+/* Where the lines of the key at `text` end. */
 static const char *entry_end(const char *text)
 {
     do text += line_length(text);
@@ -157,7 +157,7 @@ void run_record_difference(const char *before, const char *now, StrBuf *out)
     strbuf_puts(out, "the model's config.json differs");
 }
 
-/* The path of a line `model: PATH` or `  - path: PATH`; data NULL: it has none, or one in quotes with escapes. */
+/* The path in a line `model: PATH` or `- path: PATH`; data NULL: the line has none, or one in quotes with escapes. */
 static Str path_of(const char *line, size_t len)
 {
     static const char *const keys[] = {
@@ -176,7 +176,8 @@ static Str path_of(const char *line, size_t len)
     return none;
 }
 
-/* Where it leads, without links and dots; of a glob the part before its last slash. NULL: to nothing that is there. */
+/* The absolute path without links and dots. If the path doesn't exist, as a glob doesn't, only the part before the last slash is resolved.
+ * NULL: that part doesn't exist either. */
 static const char *place_of(Arena *arena, Str path, const StrBuf *folder)
 {
     char        found[PATH_MAX];
@@ -197,7 +198,7 @@ static bool is_same_place(const RunRecord *before, Str there, const RunRecord *n
     return a && b && strcmp(a, b) == 0;
 }
 
-/* The settings of before, with the paths of this run's spelling where they lead to the same place. here: this run's settings. */
+/* The settings of `before`, with a path spelled as in `here` (this run's settings) if both lead to the same place. */
 static void respell(const RunRecord *before, const RunRecord *now, const char *here, StrBuf *out)
 {
     const char *there = strbuf_cstr(&before->settings);
@@ -212,7 +213,7 @@ static void respell(const RunRecord *before, const RunRecord *now, const char *h
     }
 }
 
-/* As hashes tell it: before's settings may be spelled in another way, and the model's config.json is the one of then. */
+/* Whether the settings are the same, with `before`'s paths respelled, and the model's config.json hasn't changed (by hash). */
 static bool same_settings(const RunRecord *before, const RunRecord *now, const StrBuf *respelled, const StrBuf *here)
 {
     return strcmp(strbuf_cstr(respelled), strbuf_cstr(here)) == 0 && settings_hash(now, &before->settings) == before->hash;
@@ -264,7 +265,7 @@ static Status fold_files(const StFile *file, ThreadPool *pool, uint64_t *hash)
     return OK;
 }
 
-/* The stamps of a model's files as one; 0: one of them isn't known. */
+/* One stamp of all the model's files; 0: the stamp of one of them isn't known. */
 static uint64_t stamp_files(const StFile *file)
 {
     const char *path;
@@ -306,11 +307,11 @@ Status run_record_adapter(const char *dir, RunRecord *out)
 
 /* ---- the file ---- */
 
-/* A hash of the file. */
+/* A hash in run.json. */
 typedef struct HashKey {
     const char *key;
-    size_t      offset;  /* in RunRecord */
-    bool        is_rare; /* a 0 isn't written */
+    size_t      offset;  /* offset of the field in RunRecord */
+    bool        is_rare; /* not written if the hash is 0 */
 } HashKey;
 
 static const HashKey hash_keys[] = {
@@ -329,7 +330,7 @@ static uint64_t *hash_at(const RunRecord *record, const HashKey *key)
     return (uint64_t *)((char *)record + key->offset);
 }
 
-/* An absent version is 1, an absent time isn't known. */
+/* A missing version counts as 1. If `began` is missing, *began stays unchanged. */
 static bool get_numbers(const JsonValue *root, int64_t *began)
 {
     int64_t version = 1;
@@ -337,7 +338,7 @@ static bool get_numbers(const JsonValue *root, int64_t *began)
     return !json_get(root, "began") || (json_get_int(root, "began", began) && *began >= 0);
 }
 
-/* An absent hash is 0. */
+/* A missing hash counts as 0. Only settings_hash is required. */
 static bool get_hashes(const JsonValue *root, RunRecord *out)
 {
     for (int i = 0; i < NUM_HASHES; i++) {

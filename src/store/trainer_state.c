@@ -1,4 +1,4 @@
-/* See trainer_state.h. The log history has the lines of metrics.jsonl under other names. */
+/* See trainer_state.h. log_history holds the lines of metrics.jsonl, with Hugging Face's names for the keys. */
 #include "store/trainer_state.h"
 
 #include "base/scoped.h"
@@ -37,14 +37,14 @@ static void add_eval(StrBuf *out, const HistoryPoint *point)
     strbuf_putc(out, '}');
 }
 
-/* The last step is told whatever logging_steps is. */
+/* The run's last step, unless it is logged anyway: it gets an entry whatever logging_steps is. NULL: no extra entry. */
 static const HistoryPoint *end_of(const History *h, const TrainerFacts *facts)
 {
     bool is_end = h->steps.seen && (h->steps.last.step == facts->max_steps || facts->finished);
     return is_end && h->steps.last.step % h->logging_steps != 0 ? &h->steps.last : NULL;
 }
 
-/* Steps in order, each evaluation behind its step. */
+/* Appends the steps in order, and each evaluation after its step. */
 static void add_entries(StrBuf *out, const History *h, const TrainerFacts *facts)
 {
     const HistoryPoint *end = end_of(h, facts);

@@ -1,4 +1,4 @@
-/* trainer_state.json, as Hugging Face's Trainer writes it: dashboards and plotting scripts read it. */
+/* trainer_state.json in the format of Hugging Face's Trainer, which dashboards and plotting scripts read. */
 #pragma once
 
 #include "store/checkpoint.h"
@@ -8,11 +8,11 @@ typedef struct TrainerFacts {
     int64_t     batch_size, rows_per_step;
     double      num_epochs, epoch;
     double      flops_per_step;
-    int64_t     best_step; /* of the state; 0: of the log */
+    int64_t     best_step; /* step of the run's best evaluation; 0: take it from the log */
     double      best_metric;
-    const char *best_checkpoint; /* NULL: it isn't kept */
-    bool        finished;        /* the closing entry with averages is added */
+    const char *best_checkpoint; /* path of the best checkpoint; NULL: no such checkpoint is kept */
+    bool        finished;        /* if true, a closing entry with averages is added */
 } TrainerFacts;
 
-/* history: of metrics.jsonl, so that a resumed run's is whole; NULL: there is none. */
+/* Appends the text of the file. history: read from metrics.jsonl, so that it covers a resumed run from its first step; NULL: none. */
 void trainer_state_text(const History *history, const TrainState *state, const TrainerFacts *facts, StrBuf *out);

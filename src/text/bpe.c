@@ -1,6 +1,6 @@
-/* Encoding words. Merges apply in the order of their rank, the leftmost first. Short words keep an array and search its
- * least rank; long ones a linked list and a heap, so that a megabyte without a space takes n log n. Words of up to 31
- * bytes are remembered: a cache line holds a word and its ids. */
+/* Encodes words. Merges are applied in the order of their rank; of equal ranks the leftmost first. Short words keep the ranks of their
+ * pairs in an array and search it for the smallest. Long words use a linked list and a heap, so that a megabyte without a space takes O(n
+ * log n). Words of up to 31 bytes are cached: one cache line holds a word and its ids. */
 #include "text/bpe.h"
 #include "base/array.h"
 #include "base/avx2.h"
@@ -13,15 +13,15 @@
 enum {
     CACHE_WORD_BYTES = 31,
     CACHE_WORD_IDS = 7,
-    CACHE_FIRST_SETS = 1 << 6, /* of two lines; doubled as words come */
-    CACHE_MOST_SETS = 1 << 15, /* 4 MB a thread; half as many took a quarter longer on 4 MB of code */
-    SHORT_WORD = 48,           /* symbols; longer words use the heap */
-    NO_RANK = -1               /* as uint32_t: the largest */
+    CACHE_FIRST_SETS = 1 << 6, /* sets of two lines; doubled as the cache fills */
+    CACHE_MOST_SETS = 1 << 15, /* 4 MB per thread; half as many sets took a quarter longer on 4 MB of source code */
+    SHORT_WORD = 48,           /* most symbols of a short word; longer words use the heap */
+    NO_RANK = -1               /* converted to uint32_t, the largest rank */
 };
 
-/* 64 bytes; length 0: empty. */
+/* 64 bytes; len 0: the line is empty. */
 typedef struct CacheLine {
-    char    word[CACHE_WORD_BYTES]; /* zeros behind its end */
+    char    word[CACHE_WORD_BYTES]; /* padded with zeros */
     uint8_t len;
     int32_t ids[CACHE_WORD_IDS];
     int32_t count;
@@ -29,19 +29,19 @@ typedef struct CacheLine {
 _Static_assert(sizeof(CacheLine) == 64, "one cache line");
 
 typedef struct HeapEntry {
-    uint32_t rank, at;    /* order: rank, then place */
-    int32_t  left, right; /* ids when it was pushed: it is stale when they changed */
+    uint32_t rank, at;    /* order: by rank, then by position `at` */
+    int32_t  left, right; /* ids of the pair when the entry was pushed; if the symbols changed since, the entry is stale */
     int32_t  id;
 } HeapEntry;
 
 struct BpeScratch {
-    CacheLine *cache; /* (set_mask + 1) * 2, aligned to lines */
+    CacheLine *cache; /* 2 * (set_mask + 1) lines, aligned to 64 bytes */
     uint64_t   set_mask;
-    uint64_t   num_kept; /* words put into the cache since it grew */
+    uint64_t   num_kept; /* words inserted since the cache last grew */
     int32_t   *ids;
-    uint32_t  *ranks;           /* short words: of the pair that starts here */
-    int32_t   *merged;          /* its result */
-    int64_t   *previous, *next; /* long words */
+    uint32_t  *ranks;           /* short words: rank of the pair (i, i + 1) */
+    int32_t   *merged;          /* short words: id of the merged pair */
+    int64_t   *previous, *next; /* long words: linked list of the remaining symbols */
     size_t     capacity;
     HeapEntry *heap;
     size_t     heap_len, heap_capacity;
@@ -76,7 +76,7 @@ void bpe_scratch_destroy(BpeScratch *scratch)
     free(scratch);
 }
 
-/* Room for the symbols of a word of len bytes. */
+/* Makes room for the symbols of a word of len bytes. */
 static void symbols_reserve(BpeScratch *s, size_t len)
 {
     if (len <= s->capacity) return;
@@ -174,12 +174,13 @@ static size_t merge_long(const Bpe *bpe, BpeScratch *s, size_t count)
     return kept;
 }
 
-/* Symbols of a word of characters; unknown characters become their bytes' tokens or the unknown token. */
+/* Splits a word into characters' symbols. Characters that aren't in the vocabulary become the tokens of their bytes, or the unknown
+ * token. */
 static size_t symbols_of_chars(const Bpe *bpe, BpeScratch *s, const char *word, size_t len)
 {
     StrBuf affixed = {0};
     size_t count = 0, size;
-    bool   unknown = false; /* an unknown token waits: more may fuse with it */
+    bool   unknown = false; /* an unknown token isn't written yet, because following ones may fuse with it */
     for (size_t at = 0; at < len; at += size) {
         utf8_decode(word + at, &size);
         Str  text = {word + at, size};
@@ -213,7 +214,7 @@ static size_t symbols_of_chars(const Bpe *bpe, BpeScratch *s, const char *word, 
     return count;
 }
 
-/* Leaves the word's ids in s->ids. */
+/* Stores the ids of the word in s->ids and returns their count. */
 static size_t word_ids(const Bpe *bpe, BpeScratch *s, const char *word, size_t len, bool raw_bytes)
 {
     symbols_reserve(s, len + 1);
@@ -234,7 +235,7 @@ static size_t word_ids(const Bpe *bpe, BpeScratch *s, const char *word, size_t l
     return count <= SHORT_WORD ? merge_short(bpe, s, count) : merge_long(bpe, s, count);
 }
 
-/* Room for `count` ids, and for copying a whole cache line's. */
+/* Makes room for `count` ids, and always for the ids of a whole cache line, because hits copy all of them. */
 static void ids_reserve(TokenIds *out, size_t count)
 {
     out->data = array_room(out->data, out->len + count + CACHE_WORD_IDS, &out->capacity, sizeof *out->data);
@@ -257,7 +258,7 @@ static uint64_t hash_line(__m256i line)
     return (uint64_t)a ^ (uint64_t)(a >> 64) ^ (uint64_t)b ^ (uint64_t)(b >> 64);
 }
 
-/* The word's bytes, zeros, and its length in the last byte. */
+/* Returns the key of a cache line: the word's bytes, zeros, and the length in the last byte. */
 static __m256i line_of_word(const char *word, size_t len, size_t readable)
 {
     static const uint8_t keep[64] = {255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
@@ -279,7 +280,7 @@ static bool line_holds(const CacheLine *line, __m256i word)
     return _mm256_movemask_epi8(equal) == -1;
 }
 
-/* Puts a line first in its set; the second there goes. */
+/* Inserts a line as the first of its set; the first becomes the second, and the second is dropped. */
 static CacheLine *line_insert(CacheLine *cache, uint64_t mask, __m256i word)
 {
     CacheLine *set = &cache[(hash_line(word) & mask) * 2];
@@ -288,12 +289,12 @@ static CacheLine *line_insert(CacheLine *cache, uint64_t mask, __m256i word)
     return set;
 }
 
-/* Twice as many sets, so that few words cost little memory and time. */
+/* Doubles the number of sets. Starting small saves memory and time when there are few words. */
 static void cache_grow(BpeScratch *s)
 {
     uint64_t   num_sets = (s->set_mask + 1) * 2;
     CacheLine *cache = cache_create(num_sets);
-    for (uint64_t i = s->set_mask * 2 + 2; i-- > 0;) { /* the second of a set first: it is the older */
+    for (uint64_t i = s->set_mask * 2 + 2; i-- > 0;) { /* backwards, so that the second line of a set, the older one, is inserted first */
         CacheLine *old = &s->cache[i], *line;
         if (old->len == 0) continue;
         line = line_insert(cache, num_sets - 1, _mm256_load_si256((const __m256i *)old->word));
@@ -331,7 +332,7 @@ void bpe_encode_word(const Bpe *bpe, BpeScratch *s, const char *word, size_t len
     memcpy(set[0].ids, s->ids, count * sizeof *s->ids);
 }
 
-/* Encodes [start, end), cut further where it is long and two neighbours never stand inside one token. */
+/* Encodes text[start, end). Long stretches are cut further, between neighbouring characters that no token contains side by side. */
 static void encode_stretch(const Bpe *bpe, BpeScratch *s, const char *text, size_t start, size_t end, size_t len, TokenIds *out)
 {
     if (end - start > CACHE_WORD_BYTES && bpe->can_cut) {
@@ -349,7 +350,8 @@ static void encode_stretch(const Bpe *bpe, BpeScratch *s, const char *text, size
     bpe_encode_word(bpe, s, text + start, end - start, len - start, false, out);
 }
 
-/* May the character at text[at], at > start, begin a word? Says no for characters beyond ASCII but U+2581. */
+/* Whether a word can begin at text[at] (at > start). Only finds words that begin with U+2581, or with an ASCII character after another
+ * one. */
 static bool cuts_before(const Bpe *bpe, const char *text, size_t at, size_t len)
 {
     uint8_t before = (uint8_t)text[at - 1], here = (uint8_t)text[at];

@@ -1,9 +1,8 @@
-/* The most frequent pair is merged in the words that hold it; only the counts of pairs beside it change. A pair's place
- * in the heap is corrected when it comes to the top.
+/* Repeatedly merges the most frequent pair, in the words that contain it; only counts of neighbouring pairs change. Heap entries with
+ * outdated counts are corrected when they reach the top.
  *
- * To give the merges that Hugging Face's trainer gives, three of its habits are kept: a merged pair keeps its count;
- * words in which a pair appears later wait in a heap entry of their own; and a pair merged twice counts where it came
- * last. */
+ * To learn the same merges as Hugging Face's trainer, three of its quirks are copied. A merged pair keeps its count. Words that gain a pair
+ * later are kept in a heap entry of their own. Of a pair that is merged twice, only the last merge counts. */
 #include "text/bpe_merge.h"
 
 #include "base/array.h"
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Indices of words, each once as long as words are pushed in order. */
+/* Indices of words. As words are pushed in order, each index occurs once. */
 typedef struct WordList {
     uint32_t *data;
     uint32_t  len, capacity;
@@ -20,14 +19,14 @@ typedef struct WordList {
 typedef struct Pair {
     int32_t  left, right;
     int64_t  count;
-    int64_t  last_merge; /* index in the merges, -1: none */
-    WordList fresh;      /* words it appeared in since the last merge */
+    int64_t  last_merge; /* index of the pair's last merge in LearnedMerges; -1: none */
+    WordList fresh;      /* words that gained the pair since touched_push last ran */
 } Pair;
 
 typedef struct HeapEntry {
     int64_t  count;
     uint32_t pair;
-    WordList words; /* owned */
+    WordList words; /* words to merge in; owned */
 } HeapEntry;
 
 typedef struct Word {
@@ -41,11 +40,11 @@ typedef struct Learner {
     Pair      *pairs;
     uint32_t   num_pairs;
     size_t     pair_capacity;
-    uint32_t  *slots; /* pair index + 1 */
+    uint32_t  *slots; /* hash table of pair index + 1; 0: empty */
     size_t     num_slots;
     HeapEntry *heap;
     size_t     heap_len, heap_capacity;
-    uint32_t  *touched; /* pairs with fresh words */
+    uint32_t  *touched; /* indices of pairs with fresh words */
     size_t     num_touched, touched_capacity;
 } Learner;
 
@@ -90,7 +89,7 @@ static void pair_change(Learner *l, int32_t left, int32_t right, int64_t count, 
     } else if (fresh->data[fresh->len - 1] == word) {
         return;
     }
-    if (fresh->len == fresh->capacity) { /* most lists stay at a word or two, and there are millions: no room to spare */
+    if (fresh->len == fresh->capacity) { /* there are millions of lists, most with a word or two: start small */
         fresh->capacity = fresh->capacity ? fresh->capacity * 2 : 4;
         fresh->data = realloc_or_end(fresh->data, fresh->capacity * sizeof *fresh->data);
     }
@@ -112,7 +111,7 @@ static void heap_push(Learner *l, HeapEntry entry)
     l->heap[i] = entry;
 }
 
-/* Puts `entry` at the top and lets it sink. */
+/* Replaces the top of the heap by `entry` and sifts it down. */
 static void heap_replace_top(Learner *l, HeapEntry entry)
 {
     size_t i = 0, child;
@@ -132,7 +131,7 @@ static HeapEntry heap_pop(Learner *l)
     return top;
 }
 
-/* Heap entries for the pairs that appeared. */
+/* Pushes heap entries for pairs with fresh words. */
 static void touched_push(Learner *l)
 {
     for (size_t i = 0; i < l->num_touched; i++) {
@@ -184,7 +183,7 @@ static void words_load(Learner *l, const WordCounts *words, const int32_t byte_i
     touched_push(l);
 }
 
-/* The merged token's id: an earlier merge may have made the same text. */
+/* Returns the id of the merged token; a token with the same text may exist from an earlier merge. */
 static int32_t token_join(WordCounts *tokens, const Pair *pair, StrBuf *text)
 {
     Str left = tokens->words[pair->left].word, right = tokens->words[pair->right].word;

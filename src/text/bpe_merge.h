@@ -1,4 +1,4 @@
-/* Learning merges from counted words. */
+/* Learns BPE merges from counted words. */
 #pragma once
 
 #include "text/bpe_words.h"
@@ -12,7 +12,7 @@ typedef struct LearnedMerges {
     size_t        len, capacity;
 } LearnedMerges;
 
-/* Adds merges until `tokens` holds vocab_size texts or no pair is as frequent as min_frequency. tokens: the vocabulary
- * so far, in id order; the merged tokens are added to it. byte_ids: id of each byte's token. words: raw bytes. */
+/* Appends merges to *out until `tokens` has vocab_size entries or no pair occurs min_frequency times. tokens: the vocabulary in id order;
+ * merged tokens are appended. byte_ids: the ids of the single bytes. words: as raw bytes. */
 void bpe_learn(const WordCounts *words, const int32_t byte_ids[256], int64_t vocab_size, int64_t min_frequency, WordCounts *tokens,
                LearnedMerges *out);

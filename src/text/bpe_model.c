@@ -1,4 +1,4 @@
-/* Reading the BPE model of a tokenizer.json into hash tables of ids. */
+/* Reads the BPE model of a tokenizer.json into hash tables. */
 #include "base/str.h"
 #include "text/bpe.h"
 #include "text/tokenizer_unicode.h"
@@ -104,7 +104,7 @@ static Status vocab_parse(Arena *arena, const JsonValue *vocab, Bpe *bpe)
     return OK;
 }
 
-/* The two sides of a merge: "a b" or ["a", "b"]. */
+/* Parses the two sides of a merge, written "a b" or ["a", "b"]. */
 static Status merge_sides(const JsonValue *merge, uint32_t index, Str *left, Str *right)
 {
     if (merge->type == JSON_ARRAY && merge->count == 2 && merge->items[0].type == JSON_STRING && merge->items[1].type == JSON_STRING) {
@@ -124,19 +124,19 @@ static Status merge_sides(const JsonValue *merge, uint32_t index, Str *left, Str
     return OK;
 }
 
-/* Merges are read by this many: each asks for memory all over the vocabulary, and asking for all of it before any is
- * needed halves the time. */
+/* Number of merges read together. Each merge needs random accesses to the vocabulary; prefetching a whole batch halves the
+ * time. */
 enum { MERGE_BATCH = 32 };
 
-/* A token that a merge names. */
+/* The text of a token in a merge, to be looked up. */
 typedef struct Wanted {
     Str      text;
     uint64_t hash;
 } Wanted;
 
 typedef struct MergeBatch {
-    Wanted wanted[MERGE_BATCH * 3]; /* of each merge the left side, the right side, both joined */
-    size_t joined_at[MERGE_BATCH];  /* in joined */
+    Wanted wanted[MERGE_BATCH * 3]; /* per merge: left side, right side, merged token */
+    size_t joined_at[MERGE_BATCH];  /* offset of each merged token's text in `joined` */
     StrBuf joined;
 } MergeBatch;
 
@@ -170,11 +170,11 @@ static Status merge_insert(Bpe *bpe, uint32_t index, const Wanted wanted[3])
     TRY(wanted_id(bpe, index, &wanted[2], &id));
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, at = mix(pair, 0);
     while (bpe->merges[at & bpe->merge_mask].pair != UINT64_MAX && bpe->merges[at & bpe->merge_mask].pair != pair) at++;
-    bpe->merges[at & bpe->merge_mask] = (MergeSlot){pair, index, id}; /* of a pair given twice the last counts */
+    bpe->merges[at & bpe->merge_mask] = (MergeSlot){pair, index, id}; /* if a pair occurs twice, the last merge counts */
     return OK;
 }
 
-/* Reads up to MERGE_BATCH merges from `first` on. */
+/* Reads up to MERGE_BATCH merges, from index `first` on. */
 static Status merges_read(Bpe *bpe, const JsonValue *merges, uint32_t first, MergeBatch *batch)
 {
     uint32_t count = 0, most = merges->count - first < MERGE_BATCH ? merges->count - first : MERGE_BATCH;
@@ -197,7 +197,7 @@ static Status merges_read(Bpe *bpe, const JsonValue *merges, uint32_t first, Mer
     wanted_prefetch(bpe, batch->wanted, count * 3);
     for (uint32_t i = 0; i < count; i++) TRY(merge_insert(bpe, first + i, &batch->wanted[i * 3]));
     if (count == most) return OK;
-    Str left, right; /* those before it are right: the first wrong merge is told */
+    Str left, right; /* all earlier merges are valid: this is the first bad one */
     return merge_sides(&merges->items[first + count], first + count, &left, &right);
 }
 
@@ -226,14 +226,14 @@ static void byte_ids_find(Bpe *bpe)
         text[3] = "0123456789ABCDEF"[byte >> 4];
         text[4] = "0123456789ABCDEF"[byte & 15];
         bpe->fallback_ids[byte] = bpe_find(bpe, text, 6);
-        bool possible = byte != 0xC0 && byte != 0xC1 && byte < 0xF5; /* in UTF-8 */
+        bool possible = byte != 0xC0 && byte != 0xC1 && byte < 0xF5; /* whether the byte can occur in UTF-8 */
         if (bpe->byte_ids[byte] < 0 && possible) bpe->has_all_bytes = false;
         if (bpe->fallback_ids[byte] < 0 && possible) bpe->has_all_fallback = false;
     }
     if (bpe->continuing_prefix.len || bpe->word_suffix.len) bpe->has_all_bytes = false;
 }
 
-/* ignore_merges looks a whole word up; for words as bytes the vocabulary is needed in bytes too. */
+/* With ignore_merges whole words are looked up in the vocabulary. For words as raw bytes this needs the tokens' raw bytes as well. */
 static void byte_words_build(Arena *arena, Bpe *bpe)
 {
     uint64_t size = power_of_two_above((uint64_t)bpe->num_tokens * 2);
@@ -265,7 +265,7 @@ static void joint_add(Bpe *bpe, uint64_t joint)
     bpe->joints[at & bpe->joint_mask] = joint;
 }
 
-/* Calls joint_add for all neighbours in all merged tokens, or with joints NULL only counts them. */
+/* Calls joint_add for all neighbouring characters in all merged tokens; if bpe->joints is NULL, it only counts them. */
 static uint64_t joints_walk(Bpe *bpe)
 {
     uint64_t count = 0;
@@ -287,8 +287,8 @@ static uint64_t joints_walk(Bpe *bpe)
     return count;
 }
 
-/* Cutting is right only when symbols are single characters or bytes that no merge takes, and unknown characters never
- * fuse across a cut. */
+/* Cutting is only correct if each symbol is a single character, or a byte that no merge contains, and if unknown characters can't fuse
+ * across a cut. */
 static void joints_build(Arena *arena, Bpe *bpe)
 {
     bpe->can_cut =

@@ -1,4 +1,4 @@
-/* Training: count words in parallel (one table a worker, summed in a fixed order), learn merges, write the files. */
+/* Training: counts words in parallel (one table per worker, summed in a fixed order), learns merges, writes the files. */
 #include "text/bpe_train.h"
 
 #include "base/array.h"
@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Qwen2's: one digit a word, any letters with one other character before. */
+/* Qwen2's expression: each digit is a word, and letters form a word with at most one other character before them. */
 #define DEFAULT_PATTERN \
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" \
     "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
@@ -23,7 +23,7 @@ typedef struct Worker {
     PreScratch pre;
     StrBuf     repaired, normal[2];
     Status     status;
-    char       message[512]; /* of the first failure */
+    char       message[512]; /* error message of the worker's first failure */
 } Worker;
 
 struct BpeTrainer {
@@ -36,13 +36,13 @@ struct BpeTrainer {
     int             num_workers;
     Str            *chunks;
     size_t          num_chunks, chunk_capacity;
-    WordCounts      tokens; /* vocabulary in id order; special tokens as text, others as bytes */
+    WordCounts      tokens; /* vocabulary in id order; special tokens are texts, all others raw bytes */
     int             num_special;
     LearnedMerges   merges;
     bool            trained;
 };
 
-/* The pre-tokenizer as the file will have it. */
+/* Writes the "pre_tokenizer" of the tokenizer.json. */
 static void pre_json_write(const BpeTrainOptions *options, StrBuf *out)
 {
     strbuf_puts(out, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{\"Regex\":");
@@ -152,8 +152,8 @@ static void chunk_push(BpeTrainer *trainer, Str chunk)
     trainer->chunks[trainer->num_chunks++] = chunk;
 }
 
-/* A long text is cut after a line end that an ASCII character other than white space follows: the expressions we scan
- * by hand always end a word there. */
+/* Cuts a long text into chunks. A chunk ends at a newline followed by a printable ASCII character: the hand-written scanners always end a
+ * word there. */
 static void text_chunk(BpeTrainer *trainer, Str text)
 {
     while (text.len > CHUNK_BYTES && trainer->scanner.kind != SCAN_NONE) {
@@ -185,7 +185,7 @@ static int by_text(const void *a, const void *b)
     return order ? order : (x->word.len > y->word.len) - (x->word.len < y->word.len);
 }
 
-/* The sum of all workers' tables, in text order: which worker saw a word first must not show. */
+/* Sums the tables of all workers and sorts the words, so that the order doesn't depend on which worker saw a word first. */
 static void counts_sum(BpeTrainer *trainer, WordCounts *out)
 {
     WordCounts all = {0};
@@ -194,7 +194,7 @@ static void counts_sum(BpeTrainer *trainer, WordCounts *out)
         for (size_t k = 0; k < part->len; k++) word_counts_add(&all, part->words[k].word, part->words[k].count);
     }
     if (all.len) qsort(all.words, all.len, sizeof *all.words, by_text);
-    *out = all; /* its slots no longer match: it is only walked */
+    *out = all; /* sorting made its `slots` invalid: *out must only be iterated */
 }
 
 Status bpe_trainer_train(BpeTrainer *trainer)

@@ -1,4 +1,4 @@
-/* Distinct words in an open-addressing table that doubles when half full. */
+/* Distinct words, in an open-addressing hash table that doubles when it is half full. */
 #include "text/bpe_words.h"
 
 #include "base/array.h"

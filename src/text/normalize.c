@@ -1,4 +1,4 @@
-/* Normalizer steps. NFC, the common one, only rewrites around characters that it may change. */
+/* Normalizer steps. NFC, the most common step, only rewrites text around characters that it may change. */
 #define _GNU_SOURCE
 #include "text/normalize.h"
 
@@ -10,7 +10,7 @@
 
 typedef enum StepKind {
     STEP_NFC,
-    STEP_UNICODE, /* NFD, NFKC, NFKD */
+    STEP_UNICODE, /* NFD, NFKC or NFKD */
     STEP_PREPEND,
     STEP_REPLACE,
     STEP_REPLACE_REGEX,
@@ -22,9 +22,9 @@ typedef enum StepKind {
 
 typedef struct Step {
     StepKind kind;
-    int      unicode_options;  /* of utf8proc_map */
-    Str      pattern, content; /* replace; content alone: prepend */
-    Regex   *regex;            /* owned */
+    int      unicode_options;  /* option flags for utf8proc_map */
+    Str      pattern, content; /* replace: both; prepend: only `content` */
+    Regex   *regex;            /* replace; owned */
     bool     strip_left, strip_right;
 } Step;
 
@@ -130,11 +130,11 @@ static Status append_mapped(StrBuf *out, Str text, int options)
     return OK;
 }
 
-/* The next character at or after `at` that NFC may change or join to the one before; len when there is none. */
+/* Position of the next open character from `at` on: one that NFC may change or join to the character before it. text.len: there is none. */
 static size_t nfc_next_open(const CharTable *table, Str text, size_t at)
 {
     while (at < text.len) {
-        /* below U+0300 nothing is open: the lead byte tells */
+        /* characters below U+0300, whose lead bytes are below 0xCC, are never open */
         while (at < text.len && (uint8_t)text.data[at] < 0xCC) at++;
         if (at >= text.len) break;
         size_t size;
@@ -144,8 +144,8 @@ static size_t nfc_next_open(const CharTable *table, Str text, size_t at)
     return text.len;
 }
 
-/* A stretch starts one character before an open one and ends before the next that isn't open: nothing joins across
- * either end. */
+/* Each stretch that is normalized starts one character before an open one and ends before the next character that isn't open. No characters
+ * join across either end. */
 static Status step_nfc(const CharTable *table, const Step *step, StrBuf *out, Str text, bool *out_changed)
 {
     size_t done = 0, size;
@@ -201,7 +201,7 @@ static void step_lowercase(StrBuf *out, Str text)
     for (size_t at = 0; at < text.len; at += size) {
         char     lower[4];
         uint32_t code = utf8_decode(text.data + at, &size);
-        if (code == 0x130) { /* the one letter whose small form is two characters */
+        if (code == 0x130) { /* the only letter whose lower case is two characters */
             strbuf_append(out, "i\xCC\x87", 3);
         } else {
             strbuf_append(out, lower, utf8_encode((uint32_t)utf8proc_tolower((int32_t)code), lower));
@@ -223,7 +223,7 @@ static void step_bytes(StrBuf *out, Str text)
     out->data[out->len] = 0;
 }
 
-/* One step; *out_changed tells that the result is in `out`. */
+/* Runs one step. *out_changed: the result is in `out`; else it is in *text. */
 static Status step_run(const Step *step, const CharTable *table, RegexScratch *regex, StrBuf *out, Str *text, bool *out_changed)
 {
     *out_changed = true;

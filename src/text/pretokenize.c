@@ -1,5 +1,5 @@
-/* Pre-tokenizer steps. A step finds spans (delimiter or not) in each piece, then its behaviour says which spans join;
- * steps that also change the text write the next text as they go. */
+/* Pre-tokenizer steps. A step finds spans in each piece, delimiters and text between them; then its behaviour decides which spans are
+ * joined. Steps that also change the text write the new text at the same time. */
 #define _GNU_SOURCE
 #include "text/pretokenize.h"
 
@@ -18,14 +18,14 @@ typedef enum PrependScheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } Prep
 typedef struct Step {
     StepKind      kind;
     Behavior      behavior;
-    bool          invert;       /* what the pattern matches is text, the rest is delimiter */
-    uint8_t       classes;      /* STEP_CLASS: characters of any of these */
+    bool          invert;       /* matches are text, and the text between them is delimiter */
+    uint8_t       classes;      /* STEP_CLASS: cuts at characters that have any of these classes */
     Regex        *regex;        /* STEP_REGEX; owned */
-    Scanner       scanner;      /* STEP_SCANNER, or kind SCAN_NONE */
-    Str           literal;      /* STEP_LITERAL's text, STEP_METASPACE's stand-in for the space */
+    Scanner       scanner;      /* STEP_SCANNER; STEP_BYTES: may be of kind SCAN_NONE */
+    Str           literal;      /* STEP_LITERAL: the delimiter; STEP_METASPACE: the character that replaces spaces */
     PrependScheme prepend;      /* STEP_METASPACE */
-    bool          split;        /* STEP_METASPACE: cut before each stand-in */
-    bool          prefix_space; /* STEP_BYTES */
+    bool          split;        /* STEP_METASPACE: cuts before each such character */
+    bool          prefix_space; /* STEP_BYTES: adds a space before pieces that don't begin with one */
 } Step;
 
 enum { MAX_STEPS = 64, MAX_NESTING = 16 };
@@ -113,7 +113,7 @@ static Status split_parse(Parser *parser, const JsonValue *json)
     }
     FAIL_IF(!regex || regex->type != JSON_STRING, ERR_INVALID,
             "pre_tokenizer Split wants a pattern {\"Regex\": text} or {\"String\": text}");
-    /* A scanner covers the text without gaps, so what lies between its matches can be left out: there is nothing. */
+    /* A scanner's words cover the whole text. So with ISOLATED the words are the pieces, and `invert` makes no difference. */
     step->scanner = scanner_of_pattern(regex->string.data, regex->string.len);
     if (step->scanner.kind != SCAN_NONE && step->behavior == ISOLATED) {
         step->kind = STEP_SCANNER;
@@ -147,7 +147,7 @@ static Status metaspace_parse(Parser *parser, const JsonValue *json)
     FAIL_IF(step->literal.len == 0, ERR_INVALID, "pre_tokenizer Metaspace wants a replacement of one character");
     step->split = true;
     json_get_bool(json, "split", &step->split);
-    json_get_bool(json, "add_prefix_space", &prefix_space); /* older files */
+    json_get_bool(json, "add_prefix_space", &prefix_space); /* written by older files */
     step->prepend = prefix_space ? PREPEND_ALWAYS : PREPEND_NEVER;
     if (json_get_str(json, "prepend_scheme", &scheme)) {
         if (strcmp(scheme, "always") == 0) {
@@ -162,7 +162,7 @@ static Status metaspace_parse(Parser *parser, const JsonValue *json)
     return OK;
 }
 
-/* Steps that cut at characters of a class. */
+/* Adds a step that cuts at characters of these classes. */
 static Status class_parse(Parser *parser, uint8_t classes, Behavior behavior)
 {
     Step *step;
@@ -247,7 +247,7 @@ const Scanner *pretokenizer_scanner(const PreTokenizer *pre)
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* Adds a match to the spans, and the text between it and the one before. */
+/* Pushes the span of a match, and before it the span of the text since the previous match. */
 static void match_push(PreScratch *scratch, size_t *previous_end, size_t start, size_t end, bool invert)
 {
     if (*previous_end != start) span_push(scratch, *previous_end, start, invert);
@@ -305,13 +305,13 @@ static void scanner_spans(const Scanner *scanner, const CharTable *table, PreScr
     }
 }
 
-/* Turns the spans into pieces; empty ones vanish. */
+/* Joins the spans into pieces; empty pieces are dropped. */
 static void spans_join(PreScratch *scratch, Behavior behavior, PieceList *out)
 {
     Span  *spans = scratch->spans;
     size_t count = scratch->num_spans, kept = 0;
     bool   previous = false;
-    if (behavior == MERGED_WITH_NEXT) { /* from the back; kept spans pile up at the end of the array */
+    if (behavior == MERGED_WITH_NEXT) { /* backwards; the spans kept are collected at the end of the array */
         kept = count;
         for (size_t i = count; i-- > 0;) {
             Span span = spans[i];
@@ -342,7 +342,7 @@ static void spans_join(PreScratch *scratch, Behavior behavior, PieceList *out)
         if (spans[i].end > spans[i].start) piece_list_push(out, spans[i].start, spans[i].end);
 }
 
-/* Cuts every piece of scratch->pieces by a step that leaves the text as it is. */
+/* Splits each piece of scratch->pieces, by a step that doesn't change the text. */
 static Status step_split(const Step *step, const CharTable *table, PreScratch *scratch, Str text)
 {
     scratch->spare.len = 0;
@@ -374,7 +374,8 @@ static Status step_split(const Step *step, const CharTable *table, PreScratch *s
     return OK;
 }
 
-/* The next text: each piece rewritten by `rewrite` into a buffer the current text isn't in. */
+/* Appends the rewritten `piece` to `out`; step_rewrite below does so for all pieces and returns the new text. `first`: the piece begins the
+ * input. */
 typedef void (*Rewrite)(const Step *step, StrBuf *out, Str piece, bool first);
 
 static Str step_rewrite(const Step *step, PreScratch *scratch, Str text, bool at_start, Rewrite rewrite)

@@ -1,30 +1,31 @@
-/* Pre-tokenizers: cut a text into the words that BPE merges within. */
+/* Pre-tokenizers cut a text into words; BPE only merges within a word. */
 #pragma once
 
 #include "base/json.h"
 #include "text/pretokenize_regex.h"
 #include "text/tokenizer_unicode.h"
 
-/* Expressions we know by heart and scan by hand, several times faster than the JIT; picked by comparing their text. */
+/* Well-known regular expressions, recognized by comparing their text. They have hand-written scanners, several times faster than the
+ * JIT. */
 typedef enum ScanKind {
     SCAN_NONE,
-    SCAN_GPT2,   /* GPT-2: contractions in lower case, letters and numbers with a space before */
-    SCAN_CL100K, /* Qwen and Llama-3: any case, letters with one other character before, numbers in groups */
+    SCAN_GPT2,   /* GPT-2's: lower-case contractions; letters or digits with at most one space before them */
+    SCAN_CL100K, /* Qwen's and Llama-3's: contractions in any case; letters with at most one other character before; digits in groups */
 } ScanKind;
 
 typedef struct Scanner {
     ScanKind kind;
-    int      max_digits; /* of SCAN_CL100K: numbers in one word */
-    bool     marks;      /* of SCAN_CL100K: marks count as letters after the first character */
+    int      max_digits; /* SCAN_CL100K: most digits in a word */
+    bool     marks;      /* SCAN_CL100K: marks (M*) count as letters */
 } Scanner;
 
-/* The scanner equal to an expression; kind SCAN_NONE when there is none. */
+/* Returns the scanner equivalent to an expression; kind SCAN_NONE: there is none. */
 Scanner scanner_of_pattern(const char *pattern, size_t len);
-/* End of the word that starts at text[at], at < len; valid UTF-8. */
+/* Returns the end of the word that starts at text[at], at < len. The text must be valid UTF-8. */
 size_t scanner_next(const Scanner *scanner, const CharTable *table, const char *text, size_t at, size_t len);
 
 typedef struct Piece {
-    size_t start, end; /* bytes of the current text */
+    size_t start, end; /* byte offsets in the current text */
 } Piece;
 
 typedef struct PieceList {
@@ -32,15 +33,15 @@ typedef struct PieceList {
     size_t len, capacity;
 } PieceList;
 
-/* A part of a text: a match of the delimiter, or what lies between two. */
+/* A part of a text: a delimiter (match), or the text between two delimiters. */
 typedef struct Span {
     size_t start, end;
     bool   match;
 } Span;
 
-typedef struct PreTokenizer PreTokenizer; /* a list of steps; immutable */
+typedef struct PreTokenizer PreTokenizer; /* a list of steps; immutable after parsing */
 
-/* Memory of one thread, reused. Zero-initialised except regex, which is borrowed. */
+/* Working memory of one thread, to be reused. Zero-initialise all but regex, which is borrowed. */
 typedef struct PreScratch {
     RegexScratch *regex;
     PieceList     pieces, spare;
@@ -50,21 +51,21 @@ typedef struct PreScratch {
 } PreScratch;
 void pre_scratch_deinit(PreScratch *scratch);
 
-/* Reads the value of "pre_tokenizer" (NULL or null: none); memory from the arena, expressions until
- * pretokenizer_deinit. Errors name the component. */
+/* Parses the value of "pre_tokenizer" (NULL or null: no steps). Memory is from the arena, except for regular expressions: free those with
+ * pretokenizer_deinit. Error messages name the component. */
 NODISCARD Status pretokenizer_parse(Arena *arena, const JsonValue *json, PreTokenizer **out);
 void             pretokenizer_deinit(PreTokenizer *pre);
 
-/* True when the last step is ByteLevel: words are bytes, each written as a printable character. */
+/* Whether the last step is ByteLevel: then each byte of a word is written as a printable character. */
 bool pretokenizer_ends_in_bytes(const PreTokenizer *pre);
-/* The one scanner that does all the cutting, for callers that can use it directly; NULL when steps are needed. Only for
- * words as raw bytes. */
+/* The scanner whose words are exactly the pieces, so that callers can use it instead of pretokenize; NULL if more steps are needed. Only
+ * for words as raw bytes. */
 const Scanner *pretokenizer_scanner(const PreTokenizer *pre);
 
-/* Cuts `text` (valid UTF-8, not empty) into scratch->pieces of *out_text, which is `text` or lies in the scratch.
- * at_start: it begins the whole input. raw_bytes: leave the last ByteLevel's mapping out. */
+/* Cuts `text` (valid UTF-8, not empty) into scratch->pieces of *out_text, which is `text` or points into the scratch. at_start: `text`
+ * begins the whole input. raw_bytes: a ByteLevel step at the end doesn't replace bytes by characters. */
 NODISCARD Status pretokenize(const PreTokenizer *pre, const CharTable *table, PreScratch *scratch, Str text, bool at_start, bool raw_bytes,
                              Str *out_text);
 
-/* Appends the stand-in characters of bytes. */
+/* Appends the stand-in character (byte_to_char) of each byte. */
 void append_byte_chars(StrBuf *out, const char *bytes, size_t len);

@@ -1,5 +1,5 @@
-/* Oniguruma's expressions on PCRE2. The translator copies the expression item by item; an item whose meaning differs is
- * replaced by an equal one in PCRE2's terms. */
+/* Runs Oniguruma's regular expressions with PCRE2. The translator copies the expression item by item. An item that means something else in
+ * PCRE2 is replaced by an equivalent one. */
 #include "text/pretokenize_regex.h"
 
 #include "text/tokenizer_unicode.h"
@@ -16,7 +16,7 @@ enum {
     MAX_GROUP_DEPTH = 100,
     MAX_SET_DEPTH = 10,
     JIT_STACK_BYTES = 8 << 20,
-    MATCH_LIMIT = 10 * 1000 * 1000, /* steps of one search before we give up */
+    MATCH_LIMIT = 10 * 1000 * 1000, /* a search that needs more steps fails */
     HEAP_LIMIT_KIB = 64 << 10
 };
 
@@ -26,7 +26,7 @@ struct Regex {
 
 struct RegexScratch {
     pcre2_match_data    *match;
-    pcre2_match_context *context; /* limits, and the JIT's stack */
+    pcre2_match_context *context; /* match limits, and the stack of the JIT */
     pcre2_jit_stack     *jit_stack;
 };
 
@@ -34,8 +34,8 @@ typedef struct Translator {
     const char *pattern;
     size_t      len, at;
     StrBuf     *out;
-    size_t      atom;                         /* where in `out` the last item starts */
-    size_t      group_start[MAX_GROUP_DEPTH]; /* of groups still open */
+    size_t      atom;                         /* offset in `out` of the last item, for a quantifier after it */
+    size_t      group_start[MAX_GROUP_DEPTH]; /* offsets in `out` of the groups still open */
     int         depth;
 } Translator;
 
@@ -44,7 +44,8 @@ typedef struct Translator {
     "\\x00-\\x08\\x0E-\\x1F!-\\x{84}\\x{86}-\\x{9F}\\x{A1}-\\x{167F}\\x{1681}-\\x{1FFF}\\x{200B}-\\x{2027}" \
     "\\x{202A}-\\x{202E}\\x{2030}-\\x{205E}\\x{2060}-\\x{2FFF}\\x{3001}-\\x{10FFFF}"
 
-/* What PCRE2 calls the characters of a property. Scripts are scripts there, and not script extensions, behind "sc:". */
+/* A Unicode property under PCRE2's name. is_class: a general category. is_script: a script, written \p{sc:name}; without "sc:" PCRE2 would
+ * match script extensions. */
 typedef struct Property {
     char name[40];
     bool is_class, is_script;
@@ -61,7 +62,7 @@ static bool pcre2_knows(const char *format, const char *name)
     return code != NULL;
 }
 
-/* Case, blanks, hyphens and underscores don't count in a name. */
+/* Finds a property by name; case, blanks, hyphens and underscores are ignored. */
 static Status find_property(Str text, Property *out)
 {
     size_t len = 0;
@@ -75,7 +76,8 @@ static Status find_property(Str text, Property *out)
     return OK;
 }
 
-/* Does a row of newer characters belong to the property? A script has a short name too: Hani for Han. */
+/* Whether a row of tokenizer_unicode_ranges.def belongs to the property. The row of a script holds its name and its short name: "Han
+ * Hani". */
 static bool has_row(const Property *property, const char *row, bool is_script)
 {
     if (is_script != property->is_script) return false;
@@ -85,8 +87,8 @@ static bool has_row(const Property *property, const char *row, bool is_script)
     return (strlen(property->name) == len && strncasecmp(property->name, row, len) == 0) || strcasecmp(property->name, short_name + 1) == 0;
 }
 
-/* Appends the property's characters and those that newer Unicode versions gave it, for the inside of []. Returns how many ranges
- * these are. */
+/* Appends the members of a property, to be written inside []: PCRE2's, and ranges that newer Unicode versions added. Returns the number of
+ * those ranges. */
 static int put_property(StrBuf *out, const Property *property)
 {
     static const struct {
@@ -110,7 +112,7 @@ static int put_property(StrBuf *out, const Property *property)
     return count;
 }
 
-/* A general category: one or two letters. */
+/* Appends the members of a general category; `name` is one or two letters. */
 static void put_class(StrBuf *out, const char *name)
 {
     Property property = {.is_class = true};
@@ -118,7 +120,7 @@ static void put_class(StrBuf *out, const char *name)
     put_property(out, &property);
 }
 
-/* \w, which Oniguruma takes for more of Latin-1 when it stands outside []. */
+/* Appends the members of \w. Outside of [] Oniguruma's \w contains a few more Latin-1 characters. */
 static void put_word(StrBuf *out, bool in_set)
 {
     strbuf_puts(out, "\\p{Alphabetic}\\p{Pc}");
@@ -128,7 +130,7 @@ static void put_word(StrBuf *out, bool in_set)
     put_class(out, "Nd");
 }
 
-/* The members of an escape like \s, for the inside of []; false for an escape that keeps its meaning. */
+/* Appends the members of an escape like \s, to be written inside []; false: the escape means the same in PCRE2. */
 static bool put_escape_set(StrBuf *out, char letter, bool in_set)
 {
     switch (letter) {
@@ -155,7 +157,7 @@ static bool put_escape_set(StrBuf *out, char letter, bool in_set)
     }
 }
 
-/* \p{name}, \P{name} or \p{^name} at `\`: its length, 0 for anything else. */
+/* Parses \p{name}, \P{name} or \p{^name} at t->at; returns its length, or 0 if there is none. */
 static size_t property_at(const Translator *t, Str *out_name, bool *out_negated)
 {
     const char *p = t->pattern + t->at;
@@ -187,7 +189,7 @@ static Status translate_property(Translator *t, Str name, bool negated, bool in_
     return OK;
 }
 
-/* \b and \B: a place where a character of a word and another, or an end of the text, meet, and any other place. */
+/* \b: a position between a word character and another character or an end of the text. \B (negated): any other position. */
 static void put_boundary(StrBuf *out, bool negated)
 {
     strbuf_puts(out, "(?:(?<=[");
@@ -241,11 +243,11 @@ static Status translate_escape(Translator *t, bool in_set)
     return OK;
 }
 
-/* [:name:] at t->at inside a set; false: it is none. */
+/* Translates [:name:] at t->at inside a set; false: there is none. */
 static bool translate_posix(Translator *t)
 {
     static const struct {
-        const char *name, *members; /* NULL: they are built */
+        const char *name, *members; /* members NULL: built by code below */
     } classes[] = {
         {"[:alpha:]", "\\p{Alphabetic}"},
         {"[:digit:]", NULL},
@@ -280,7 +282,8 @@ static bool translate_posix(Translator *t)
     return false;
 }
 
-/* "[" inside a set: the members of one that isn't negated are the outer set's too. A - at either end would make other ranges of them. */
+/* Enters a "[" inside a set. The members of an inner set are simply added to the outer set, so it can't be negated. A "-" next to it would
+ * form a range, and isn't supported. */
 static Status open_inner_set(Translator *t, int depth)
 {
     const char *p = t->pattern + t->at;
@@ -299,7 +302,7 @@ static Status close_inner_set(Translator *t)
     return OK;
 }
 
-/* Up to the ] of the set. */
+/* Translates the members of a set, up to its "]". */
 static Status translate_members(Translator *t)
 {
     int depth = 0;
@@ -348,7 +351,7 @@ static void strbuf_insert(StrBuf *buf, size_t at, const char *text)
     buf->len += len;
 }
 
-/* "{n,m}": "{,m}" starts at 0; a + after it repeats, where PCRE2 would read "possessive". */
+/* Translates "{n,m}". "{,m}" becomes "{0,m}". In Oniguruma a "+" after it repeats the item; PCRE2 would make the quantifier possessive. */
 static void translate_interval(Translator *t)
 {
     size_t end = t->at + 1;
@@ -368,7 +371,7 @@ static void translate_interval(Translator *t)
     }
 }
 
-/* "(" and what follows a "(?": Ruby's option m is PCRE2's s. */
+/* Translates "(" and the options after "(?". Ruby's option m is PCRE2's option s. */
 static Status translate_group(Translator *t)
 {
     FAIL_IF(t->depth == MAX_GROUP_DEPTH, ERR_UNSUPPORTED, "more than %d groups inside each other", MAX_GROUP_DEPTH);
@@ -384,7 +387,7 @@ static Status translate_group(Translator *t)
     return OK;
 }
 
-/* The expression as PCRE2 gets it, appended. */
+/* Appends the expression in PCRE2's syntax. */
 static Status regex_translate(const char *pattern, size_t len, StrBuf *out)
 {
     Translator t = {.pattern = pattern, .len = len, .out = out};
@@ -436,7 +439,7 @@ Status regex_compile(const char *pattern, size_t len, Regex **out_regex)
         pcre2_get_error_message(error, message, sizeof message);
         FAIL(ERR_UNSUPPORTED, "%s", (const char *)message);
     }
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* when it can't, matching interprets */
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE); /* if this fails, matching uses the interpreter */
     Regex *regex = calloc_or_end(1, sizeof *regex);
     regex->code = code;
     *out_regex = regex;
@@ -458,7 +461,7 @@ RegexScratch *regex_scratch_create(void)
     if (!scratch->match || !scratch->context) fatal_out_of_memory(0);
     pcre2_set_match_limit(scratch->context, MATCH_LIMIT);
     pcre2_set_heap_limit(scratch->context, HEAP_LIMIT_KIB);
-    scratch->jit_stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL); /* NULL without JIT: fine */
+    scratch->jit_stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_BYTES, NULL); /* NULL if there is no JIT, which is fine */
     pcre2_jit_stack_assign(scratch->context, NULL, scratch->jit_stack);
     return scratch;
 }
@@ -501,7 +504,7 @@ Status regex_replace(const Regex *regex, RegexScratch *scratch, Str text, Str co
         size_t start, end;
         TRY(regex_find(regex, scratch, text, at, &found, &start, &end));
         if (!found) break;
-        if (start != end || end != last_end) { /* an empty match right behind a match isn't one */
+        if (start != end || end != last_end) { /* an empty match directly after a match doesn't count */
             strbuf_append(out, text.data + done, start - done);
             strbuf_append(out, content.data, content.len);
             done = end;

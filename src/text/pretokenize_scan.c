@@ -1,5 +1,5 @@
-/* Hand-written scanners for the expressions of GPT-2, Qwen and Llama-3. Each alternative of the expression is a step
- * below, tried in the expression's order; tests hold them equal to PCRE2. */
+/* Hand-written scanners for the expressions of GPT-2, Qwen and Llama-3. Each alternative of an expression is a step in the code, in the
+ * same order. Tests check that the scanners and PCRE2 give the same words. */
 #include "text/pretokenize.h"
 
 #include <limits.h>
@@ -35,18 +35,18 @@ typedef struct Cursor {
     size_t           len;
 } Cursor;
 
-/* Class of the character at `at` < len; *out_size its bytes. */
+/* Classes of the character at `at` < len; *out_size: its length in bytes. */
 static inline uint8_t class_at(const Cursor *c, size_t at, size_t *out_size)
 {
     uint8_t byte = (uint8_t)c->text[at];
     if (byte < 0x80) {
         *out_size = 1;
-        return c->table->flags[byte]; /* block 0 is the first */
+        return c->table->flags[byte]; /* code points below 256 are the first block */
     }
     return char_flags(c->table, utf8_decode(c->text + at, out_size));
 }
 
-/* End of the run of characters at `at` that have a class in `any` (or, with any = 0, none in `none`). */
+/* End of the run of characters from `at` on that have any class in `any`; if any is 0: that have no class in `none`. */
 static inline size_t run_end(const Cursor *c, size_t at, uint8_t any, uint8_t none)
 {
     size_t size;
@@ -58,7 +58,8 @@ static inline size_t run_end(const Cursor *c, size_t at, uint8_t any, uint8_t no
     return at;
 }
 
-/* 's 't 're 've 'm 'll 'd at an apostrophe: bytes, or 0. U+017F is an s of another case. */
+/* Length of a contraction ('s 't 're 've 'm 'll 'd) with its apostrophe at `at`; 0: none. any_case: upper case too, and U+017F, which is
+ * equal to s if case is ignored. */
 static size_t suffix_size(const Cursor *c, size_t at, bool any_case)
 {
     size_t left = c->len - at;
@@ -66,7 +67,7 @@ static size_t suffix_size(const Cursor *c, size_t at, bool any_case)
     uint8_t a = (uint8_t)c->text[at + 1], b = left > 2 ? (uint8_t)c->text[at + 2] : 0;
     if (any_case) {
         if (a == 0xC5 && b == 0xBF) return 3;
-        if (a < 0x80) a |= 32; /* no other ASCII character becomes one of these letters */
+        if (a < 0x80) a |= 32; /* only upper-case letters can become one of the letters below */
         if (b < 0x80) b |= 32;
     }
     if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
@@ -74,7 +75,7 @@ static size_t suffix_size(const Cursor *c, size_t at, bool any_case)
     return 0;
 }
 
-/* \s+(?!\S)|\s+ over the run [at, end) of white space: all but the last character when a word follows. */
+/* \s+(?!\S)|\s+ on the white space [at, end): without its last character if text follows. */
 static size_t space_end(const Cursor *c, size_t at, size_t end)
 {
     if (end == c->len) return end;
@@ -102,7 +103,7 @@ static size_t gpt2_next(const Cursor *c, size_t at)
     return space_end(c, at, run_end(c, at, CHAR_SPACE, 0));
 }
 
-/* \s*[\r\n]+ reaches to the last line end of the white space; else as in GPT-2. */
+/* \s*[\r\n]+: the word ends after the last line break of the white space. White space without a line break: as in GPT-2 (space_end). */
 static size_t cl100k_space(const Cursor *c, size_t at)
 {
     size_t end = run_end(c, at, CHAR_SPACE, 0), newline = end;

@@ -1,5 +1,4 @@
-/* Loading a tokenizer: tokenizer.json into tables, then what tokenizer_config.json and generation_config.json say about
- * BOS, EOS and padding. */
+/* Loads a tokenizer: tokenizer.json into tables, then BOS, EOS and padding from tokenizer_config.json and generation_config.json. */
 #include "text/tokenizer_internal.h"
 
 #include "base/hash.h"
@@ -12,7 +11,7 @@
 
 enum { MAX_FILE_BYTES = 256 << 20, MAX_NESTING = 16 };
 
-/* Added tokens come first, as when encoding. */
+/* Finds the id of a token by its text. Added tokens take precedence, as in encoding. */
 static int32_t token_id(const Tokenizer *t, Str text)
 {
     for (int k = 0; k < 2; k++) {
@@ -67,7 +66,7 @@ static Status added_token_parse(Tokenizer *t, const JsonValue *json, RegexScratc
     return tokenizer_put_added(t, token, normalized, regex);
 }
 
-/* Largest id of the file + 1; the array of ids, filled from the vocabulary. */
+/* Computes num_ids, the largest id in the file + 1, and allocates t->ids, filled from the vocabulary. */
 static Status ids_create(Tokenizer *t, const JsonValue *added)
 {
     t->num_ids = t->bpe.num_tokens;
@@ -139,7 +138,7 @@ static Status template_parse(Tokenizer *t, const JsonValue *json, TokenIds *fron
     return OK;
 }
 
-/* ["[SEP]", 102] */
+/* Parses a pair like ["[SEP]", 102]. */
 static Status pair_id(const Tokenizer *t, const JsonValue *json, const char *key, TokenIds *out)
 {
     const JsonValue *pair = json_get(json, key);
@@ -152,7 +151,7 @@ static Status pair_id(const Tokenizer *t, const JsonValue *json, const char *key
 
 static Status post_step_parse(Tokenizer *t, const JsonValue *json, const char *type, TokenIds *front, TokenIds *back)
 {
-    if (strcmp(type, "ByteLevel") == 0) return OK; /* moves offsets, which we don't give */
+    if (strcmp(type, "ByteLevel") == 0) return OK; /* only changes offsets, which we don't return */
     if (strcmp(type, "TemplateProcessing") == 0) return template_parse(t, json, front, back);
     if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
         TRY(pair_id(t, json, "cls", front));
@@ -186,7 +185,7 @@ static Status post_parse(Tokenizer *t, const JsonValue *json, int nesting)
 
 /* --- the file ----------------------------------------------------------------------------------------------------- */
 
-/* A part's error with the place of that part in the file. */
+/* Prefixes an error of a part with that part's position in the file. */
 static Status at_key(Status status, const char *name, const char *text, size_t len, const JsonValue *json, const char *key)
 {
     int              line, column;
@@ -236,7 +235,7 @@ Status tokenizer_parse(const char *name, const char *json, size_t len, Tokenizer
     return OK;
 }
 
-/* A token given as text or as {"content": text}; `out` stays when it is absent, null or unknown. */
+/* Looks up a token written as text or as {"content": text}. *out doesn't change if the token is absent, null or unknown. */
 static void config_token(const Tokenizer *t, const JsonValue *config, const char *key, int32_t *out)
 {
     const JsonValue *value = json_get(config, key);
@@ -246,7 +245,7 @@ static void config_token(const Tokenizer *t, const JsonValue *config, const char
     if (id >= 0) *out = id;
 }
 
-/* An id, or the first of a list. */
+/* Reads an id, or the first id of a list. *out doesn't change if there is none. */
 static void config_id(const Tokenizer *t, const JsonValue *config, const char *key, int32_t *out)
 {
     const JsonValue *value = json_get(config, key);
@@ -254,7 +253,7 @@ static void config_id(const Tokenizer *t, const JsonValue *config, const char *k
     if (value && value->type == JSON_INT && value->integer >= 0 && value->integer < t->num_ids) *out = (int32_t)value->integer;
 }
 
-/* add_bos_token and add_eos_token, where given, decide over what the post-processor adds. */
+/* If given, add_bos_token and add_eos_token override whether the post-processor adds BOS and EOS. */
 static void config_apply(Tokenizer *t, const JsonValue *config)
 {
     bool add;
@@ -273,7 +272,7 @@ static void config_apply(Tokenizer *t, const JsonValue *config)
     }
 }
 
-/* In files of the time before added_tokens_decoder special_tokens_map.json counts more than tokenizer_config.json. */
+/* Members of special_tokens_map.json override the members of tokenizer_config.json: for files older than added_tokens_decoder. */
 static void override_tokens(Arena *arena, JsonValue *config, const JsonValue *map)
 {
     uint32_t    count = config->type == JSON_OBJECT ? config->count : 0;
@@ -317,7 +316,7 @@ Status tokenizer_configure(Tokenizer *t, const char *dir, const TokenizerTexts *
     return status;
 }
 
-/* The file's text, empty when it is absent. */
+/* Reads a file; empty text: there is no such file. */
 static Status config_read(Arena *arena, const char *dir, const char *file, Str *out)
 {
     const char *path = arena_printf(arena, "%s/%s", dir, file);
@@ -327,7 +326,7 @@ static Status config_read(Arena *arena, const char *dir, const char *file, Str *
     return is_there ? file_read(arena, path, MAX_FILE_BYTES, out) : OK;
 }
 
-/* The folder has no tokenizer.json; older ones say the same in other files. */
+/* Reports that the folder has no tokenizer.json; older models have their tokenizer in other files. */
 static Status none_there(Arena *arena, const char *dir)
 {
     static const char *const others[] = {"tokenizer.model", "vocab.json", "vocab.txt"};

@@ -1,4 +1,4 @@
-/* Added tokens are found before anything else looks at the text: at each place the longest one, then on behind it. */
+/* Finds added tokens, before all other steps. At each position the longest token is taken, and the search goes on after it. */
 #include "text/tokenizer_internal.h"
 
 #include "base/array.h"
@@ -20,7 +20,7 @@ static int32_t node_new(AddedTrie *trie, uint8_t byte, int32_t next)
     return trie->num_nodes++;
 }
 
-/* The node below `node` for a byte, 0: none. */
+/* The child of `node` for a byte; 0: none. */
 static int32_t node_child(const AddedTrie *trie, int32_t node, uint8_t byte)
 {
     if (node == 0) return trie->first[byte];
@@ -47,13 +47,13 @@ void added_trie_add(AddedTrie *trie, AddedToken token)
         }
         node = child;
     }
-    if (trie->nodes[node].token >= 0) return; /* of equal texts the first counts */
+    if (trie->nodes[node].token >= 0) return; /* if two tokens have the same text, the first one counts */
     trie->tokens = array_room(trie->tokens, (size_t)trie->num_tokens + 1, &trie->token_capacity, sizeof *trie->tokens);
     trie->nodes[node].token = trie->num_tokens;
     trie->tokens[trie->num_tokens++] = token;
 }
 
-/* The longest token at text[at], or NULL. */
+/* The longest token that begins at text[at]; NULL: none. */
 static const AddedToken *longest_at(const AddedTrie *trie, Str text, size_t at)
 {
     const AddedToken *found = NULL;
@@ -107,7 +107,7 @@ void added_split(const AddedTrie *trie, const CharTable *table, Str text, bool p
             while (start > done && (flags_before(table, text, start) & CHAR_SPACE)) start = utf8_back(text.data, start);
         }
         if (token->rstrip) {
-            if (end < done) end = done; /* the token before took this white space already */
+            if (end < done) end = done; /* the previous token already took this white space */
             while (end < text.len && (flags_after(table, text, end) & CHAR_SPACE)) end += utf8_size((uint8_t)text.data[end]);
         }
         if (done < start) split_push(out, done, start, -1);

@@ -1,6 +1,6 @@
-/* Tokens that are named beside tokenizer.json: in tokenizer_config.json (added_tokens_decoder, eos_token and its like,
- * extra_special_tokens), and added_tokens.json. They are added in the order, with the ids and the flags that
- * transformers gives them: an id that a file tells beside them counts only for their order. */
+/* Tokens named in the files beside tokenizer.json: tokenizer_config.json (added_tokens_decoder, eos_token and the like,
+ * extra_special_tokens) and added_tokens.json. They are added with the order, ids and flags that transformers gives them. If these files
+ * give a token an id, only the order of these ids matters. */
 #include "text/tokenizer_internal.h"
 
 #include "base/array.h"
@@ -11,9 +11,9 @@
 #include <string.h>
 
 typedef struct BesideToken {
-    AddedToken token;      /* content as in the text; id: for the order */
-    int8_t     normalized; /* -1: as it isn't special */
-    bool       is_text;    /* a bare text, not an object with flags */
+    AddedToken token;      /* content: as in the text; id: only for the order */
+    int8_t     normalized; /* -1: not given: the opposite of `special` */
+    bool       is_text;    /* given as a plain text, not as an object with flags */
 } BesideToken;
 
 static bool is_normalized(const BesideToken *token)
@@ -31,8 +31,8 @@ typedef struct BesideList {
 typedef struct Beside {
     const Tokenizer *t;
     const JsonValue *config;
-    BesideList       list;         /* a later token of the same text decides over its flags */
-    size_t           num_numbered; /* of them: those with an id of their own, which come first */
+    BesideList       list;         /* if two tokens have the same text, the flags of the later one count */
+    size_t           num_numbered; /* number of tokens with a given id; they are first in the list */
 } Beside;
 
 static void list_push(BesideList *list, BesideToken token)
@@ -41,7 +41,7 @@ static void list_push(BesideList *list, BesideToken token)
     list->items[list->len++] = token;
 }
 
-/* The added token of a text, NULL: there is none. */
+/* Finds an added token by its text; NULL: none. */
 static AddedToken *find_added(const Tokenizer *t, Str text, bool *out_normalized)
 {
     for (int k = 0; k < 2; k++)
@@ -67,7 +67,7 @@ static bool is_equal(const BesideToken *a, const BesideToken *b)
            x->special == y->special && x->lstrip == y->lstrip && x->rstrip == y->rstrip && x->single_word == y->single_word;
 }
 
-/* Adds a token that isn't known by its text. */
+/* Adds a token, unless its text has a given id or is an added token already, or the list has an equal token. */
 static void list_add_new(Beside *b, BesideToken token)
 {
     bool normalized;
@@ -80,7 +80,7 @@ static void list_add_new(Beside *b, BesideToken token)
 
 /* ---- reading ---- */
 
-/* A text, which is special, or an object with a content and flags. */
+/* Parses a token: a text (then it is special), or an object with "content" and flags. */
 static bool read_token(const JsonValue *value, BesideToken *out)
 {
     bool normalized;
@@ -108,7 +108,7 @@ static int by_id(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Is it as an added token is already? */
+/* Whether an added token with the same text and flags exists. */
 static bool is_there(const Tokenizer *t, const BesideToken *wanted)
 {
     bool              normalized;
@@ -154,7 +154,7 @@ static void add_named(Beside *b, const JsonValue *value)
     if (value && read_token(value, &token)) list_add_new(b, token);
 }
 
-/* A token of a model's own: "image_token". */
+/* Whether the member is a model-specific token, such as "image_token". */
 static bool is_own(const JsonMember *member)
 {
     Str key = member->key;
@@ -173,7 +173,7 @@ static bool has_items(const JsonValue *value)
     return value && (value->type == JSON_ARRAY || value->type == JSON_OBJECT) && value->count > 0;
 }
 
-/* The list or object under "extra_special_tokens", or its older name. */
+/* The list or object "extra_special_tokens"; older files name it "additional_special_tokens". */
 static const JsonValue *extras(const Beside *b)
 {
     const JsonValue *extra = json_get(b->config, "extra_special_tokens");
@@ -191,7 +191,7 @@ static bool is_text_of(const JsonValue *value, Str text)
     return content && content->type == JSON_STRING && str_same(content->string, text);
 }
 
-/* Does a name, as "eos_token", stand for the text? */
+/* Whether a named member, such as "eos_token", is this text. */
 static bool is_named(const Beside *b, Str text)
 {
     const JsonValue *extra = extras(b), *config = b->config;
@@ -202,7 +202,8 @@ static bool is_named(const Beside *b, Str text)
     return false;
 }
 
-/* Is a token of added_tokens.json special? Objects of tokenizer_config.json, which have a "__type", don't make it so. */
+/* Whether a token of added_tokens.json is special: a member such as eos_token, or extra_special_tokens, names its text. Members that are
+ * objects with a "__type" don't count. */
 static bool is_special(const Beside *b, Str text)
 {
     const JsonValue *extra = extras(b);
@@ -215,7 +216,7 @@ static bool is_special(const Beside *b, Str text)
     return false;
 }
 
-/* added_tokens.json: ids by text. What tokenizer.json gives an id counts more. */
+/* Reads added_tokens.json, an object of ids by text. A token is skipped if tokenizer.json gives its id to an added token. */
 static Status read_added(Beside *b, const JsonValue *added)
 {
     FAIL_IF(added->type != JSON_OBJECT, ERR_INVALID, "added_tokens.json: expected an object of ids by token");
@@ -257,7 +258,7 @@ static void trie_remove(AddedTrie *trie, Str text, const IdInfo *ids)
     *trie = rest;
 }
 
-/* The id of a token: its own where it has one, else the next. */
+/* The id of a token: the one it has already, else the next unused one. */
 static int32_t settle_id(Tokenizer *t, Str text)
 {
     bool              normalized;
@@ -304,7 +305,7 @@ Status tokenizer_add_beside(Tokenizer *t, const JsonValue *config, const JsonVal
     if (decoder)
         status = read_decoder(&b, decoder);
     else if (added->type != JSON_NULL)
-        status = read_added(&b, added); /* of the time before it */
+        status = read_added(&b, added); /* for files from before added_tokens_decoder existed */
     if (status == OK) collect_named(&b);
     if (status == OK && b.list.len > 0) status = add_all(t, &b.list);
     arena_deinit(&arena);

@@ -1,5 +1,5 @@
-/* Ids to text. The decoder's steps rewrite a list of token texts; a stream runs them on one token at a time and keeps
- * back what isn't a whole character yet. */
+/* Converts ids to text. The decoder's steps rewrite a list of token texts. A stream runs the steps on one token at a time, and holds back
+ * incomplete characters. */
 #define _GNU_SOURCE
 #include "text/tokenizer_internal.h"
 
@@ -22,11 +22,11 @@ typedef enum StepKind {
 
 typedef struct Step {
     StepKind kind;
-    bool     fused; /* a step before made one text of all tokens */
+    bool     fused; /* an earlier step joined all tokens into one text */
     Str      pattern, content;
     Regex   *regex;       /* owned */
-    int64_t  start, stop; /* strip: characters at most */
-    bool     prepended;   /* metaspace: encoding put a space first, so decoding takes it off */
+    int64_t  start, stop; /* strip: most characters to remove at the start and end */
+    bool     prepended;   /* metaspace: encoding put a space first, which decoding removes */
 } Step;
 
 enum { MAX_STEPS = 64, MAX_NESTING = 16 };
@@ -122,7 +122,7 @@ Str token_bytes(Arena *arena, Str token)
 
 /* --- running ------------------------------------------------------------------------------------------------------ */
 
-/* Texts of tokens, one behind the other. */
+/* Texts of tokens, stored one after another; ends[i] is the end of text i. */
 typedef struct Texts {
     StrBuf  bytes;
     size_t *ends;
@@ -147,7 +147,7 @@ static void texts_deinit(Texts *texts)
     free(texts->ends);
 }
 
-/* The byte that "<0xNN>" names, or -1. */
+/* The byte that "<0xNN>" stands for; -1: the token isn't of this form. */
 static int fallback_byte(Str token)
 {
     if (token.len != 6 || memcmp(token.data, "<0x", 3) != 0 || token.data[5] != '>') return -1;
@@ -181,7 +181,7 @@ static Str stripped(const Step *step, Str text, int64_t start, int64_t stop, int
     return text;
 }
 
-/* Runs of byte tokens become one text, or U+FFFD for each byte when the run is no UTF-8. */
+/* Joins each run of byte tokens into one text; if it isn't UTF-8, each byte becomes U+FFFD. */
 static void step_byte_fallback(const Texts *in, Texts *out)
 {
     StrBuf run = {0};
@@ -209,7 +209,7 @@ static void step_byte_fallback(const Texts *in, Texts *out)
     strbuf_deinit(&run);
 }
 
-/* One step over all tokens. */
+/* Runs one step on all tokens. */
 static Status step_run(const Step *step, RegexScratch *regex, const Texts *in, Texts *out)
 {
     if (step->kind == STEP_BYTE_FALLBACK) {
@@ -248,7 +248,7 @@ static Status step_run(const Step *step, RegexScratch *regex, const Texts *in, T
             break;
         default:
             strbuf_append(&out->bytes, text.data, text.len);
-            continue; /* fuse */
+            continue; /* STEP_FUSE: no texts_end, so that the texts are joined */
         }
         texts_end(out);
     }
@@ -316,7 +316,7 @@ Status tokenizer_decode(const Tokenizer *t, const int32_t *ids, size_t count, bo
 
 /* --- streaming ---------------------------------------------------------------------------------------------------- */
 
-/* One step on the text of one token, in `text`. */
+/* Runs one step on the text of one token; *text is replaced. */
 static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, StrBuf *spare)
 {
     Str in = {strbuf_cstr(text), text->len}, content = step->content;
@@ -334,7 +334,7 @@ static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, S
         append_replaced(spare, in, step->pattern, content);
         break;
     case STEP_REPLACE_REGEX: {
-        bool          whole = utf8_valid_prefix(in.data, in.len) == in.len; /* else half a character: nothing to match */
+        bool          whole = utf8_valid_prefix(in.data, in.len) == in.len; /* false: part of a character, in which nothing can match */
         RegexScratch *regex = regex_scratch_create();
         Status        status = OK;
         if (whole) status = regex_replace(step->regex, regex, in, content, spare);
@@ -376,7 +376,7 @@ static Status stream_step(const Step *step, TokenStream *stream, StrBuf *text, S
     return OK;
 }
 
-/* Hands out the whole characters at the start of stream->pending; at the end of the text everything. */
+/* Appends the complete characters at the start of stream->pending to out_text; with at_end, everything. */
 static void stream_flush(TokenStream *stream, bool at_end, StrBuf *out_text)
 {
     StrBuf *pending = &stream->pending;

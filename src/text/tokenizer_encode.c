@@ -1,5 +1,4 @@
-/* Text to ids: repair UTF-8, take added tokens out, normalize, take normalized added tokens out, cut into words, merge.
- */
+/* Encodes text: repairs UTF-8, splits at added tokens, normalizes, splits at normalized added tokens, cuts into words, merges. */
 #include "text/tokenizer_internal.h"
 
 #include "base/array.h"
@@ -45,7 +44,7 @@ void tokenizer_scratch_destroy(TokenizerScratch *scratch)
     free(scratch);
 }
 
-/* Ids of text without added tokens. */
+/* Encodes text that contains no added tokens. */
 static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, TokenIds *out)
 {
     const Scanner *scanner = t->raw_bytes ? pretokenizer_scanner(t->pre) : NULL;
@@ -69,7 +68,7 @@ static Status encode_plain(const Tokenizer *t, TokenizerScratch *scratch, Str te
     return OK;
 }
 
-/* Ids of text that holds no token of added[0]. */
+/* Encodes text that contains no tokens of added[0]. */
 static Status encode_segment(const Tokenizer *t, TokenizerScratch *scratch, Str text, bool at_start, bool plain_special, TokenIds *out)
 {
     Str before = text;
@@ -129,10 +128,10 @@ Status tokenizer_encode(const Tokenizer *t, TokenizerScratch *scratch, const cha
         all = strbuf_str(&scratch->repaired);
         scratch->kept_text = false;
     }
-    TokenIds ids = *out; /* a copy on our stack: the caller's may share its cache line with another thread's */
+    TokenIds ids = *out; /* a copy on this thread's stack: *out may share a cache line with data of another thread */
     size_t   first = ids.len;
     Status   status = encode_all(t, scratch, all, options, &ids);
-    if (all.data != text) { /* places in the repaired text say nothing of this one */
+    if (all.data != text) { /* positions in the repaired text don't apply to the original one */
         scratch->num_anchors = 0;
         anchor_push(scratch, 0, 0, false);
         anchor_push(scratch, len, ids.len - first, false);
@@ -147,7 +146,7 @@ bool tokenizer_anchors(const Tokenizer *t, const TokenizerScratch *scratch, cons
     *out = scratch->anchors;
     *out_count = scratch->num_anchors;
     if (!scratch->kept_text || !t->raw_bytes || !pretokenizer_scanner(t->pre) || t->added[1].num_tokens > 0) return false;
-    for (size_t i = 0; i < splits->len; i++) /* an added token that took blanks beside it isn't its bytes */
+    for (size_t i = 0; i < splits->len; i++) /* an added token with white space beside it covers more than its own bytes */
         if (splits->data[i].id >= 0 &&
             tokenizer_token_bytes(t, splits->data[i].id) != (int64_t)(splits->data[i].end - splits->data[i].start))
             return false;

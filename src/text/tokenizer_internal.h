@@ -1,4 +1,4 @@
-/* What the files of the tokenizer share. */
+/* Shared by the source files of the tokenizer. */
 #pragma once
 
 #include "base/arena.h"
@@ -8,23 +8,23 @@
 #include "text/tokenizer.h"
 
 typedef struct AddedToken {
-    Str     content; /* as in the text; of normalized tokens the normal form */
+    Str     content; /* as found in the text; for normalized tokens in normal form */
     int32_t id;
     bool    single_word, lstrip, rstrip, special;
 } AddedToken;
 
 typedef struct TrieNode {
-    int32_t child, next; /* first below, next beside; 0: none */
-    int32_t token;       /* index of an added token, -1: none ends here */
+    int32_t child, next; /* first child, next sibling; 0: none */
+    int32_t token;       /* index of the added token that ends here; -1: none */
     uint8_t byte;
 } TrieNode;
 
-/* Added tokens of one kind, found in a text: at each place the longest. */
+/* A trie of added tokens; at each position of a text the longest token is found. */
 typedef struct AddedTrie {
     TrieNode   *nodes; /* nodes[0] is the root */
     int32_t     num_nodes;
     size_t      node_capacity;
-    int32_t     first[256]; /* children of the root, 0: none */
+    int32_t     first[256]; /* children of the root by byte; 0: none */
     AddedToken *tokens;
     int32_t     num_tokens;
     size_t      token_capacity;
@@ -35,7 +35,7 @@ void added_trie_add(AddedTrie *trie, AddedToken token);
 
 typedef struct AddedSplit {
     size_t  start, end;
-    int32_t id; /* -1: text between tokens */
+    int32_t id; /* -1: text between added tokens */
 } AddedSplit;
 
 typedef struct AddedSplits {
@@ -43,21 +43,21 @@ typedef struct AddedSplits {
     size_t      len, capacity;
 } AddedSplits;
 
-/* Cuts text at added tokens; out is cleared first. plain_special leaves special ones as text. */
+/* Cuts text at added tokens; *out is cleared first. plain_special: special tokens are left as text. */
 void added_split(const AddedTrie *trie, const CharTable *table, Str text, bool plain_special, AddedSplits *out);
 
-typedef struct Decoder Decoder; /* a list of steps; immutable */
+typedef struct Decoder Decoder; /* a list of steps; immutable after parsing */
 NODISCARD Status       decoder_parse(Arena *arena, const JsonValue *json, Decoder **out);
 void                   decoder_deinit(Decoder *decoder);
 
-/* What the ByteLevel decoder makes of a token: its bytes when all its characters stand for bytes, else its own text. */
+/* Decodes a token as ByteLevel does: its raw bytes if all its characters stand for bytes, else its text. */
 Str token_bytes(Arena *arena, Str token);
 
 typedef struct IdInfo {
-    Str  text;  /* the token as in the file; data NULL: unused id */
-    Str  bytes; /* what ByteLevel decodes it to */
+    Str  text;  /* as written in the file; data NULL: unused id */
+    Str  bytes; /* token_bytes of the text */
     bool special;
-    bool added; /* found in a text before words are made */
+    bool added; /* an added token: found before the text is cut into words */
 } IdInfo;
 
 struct Tokenizer {
@@ -66,21 +66,21 @@ struct Tokenizer {
     Normalizer   *normalizer;
     PreTokenizer *pre;
     Decoder      *decoder;
-    AddedTrie     added[2];  /* found before the normalizer, and after it */
-    bool          raw_bytes; /* words stay bytes: the last pre-tokenizer is ByteLevel and the vocabulary complete */
-    bool          has_pre;   /* a pre-tokenizer cuts words */
+    AddedTrie     added[2];  /* [0]: found before normalization, [1]: after it */
+    bool          raw_bytes; /* words are encoded from raw bytes: the last pre-tokenizer is ByteLevel, and all bytes have tokens */
+    bool          has_pre;   /* there is a pre-tokenizer, which cuts words */
     IdInfo       *ids;
     int32_t       num_ids;
-    int32_t       num_file_ids;   /* of tokenizer.json: those from here on are named only beside it */
-    TokenIds      prefix, suffix; /* what the post-processor puts around a text */
+    int32_t       num_file_ids;   /* ids below it are in tokenizer.json, the others only in other files */
+    TokenIds      prefix, suffix; /* ids that the post-processor adds before and after a text */
     int32_t       bos_id, eos_id, pad_id;
     uint64_t      hash;
 };
 
-/* Into the trie of its kind; a normalized one is looked for in its normal form. */
+/* Adds a token to the trie added[normalized]; a normalized token is stored in normal form. */
 NODISCARD Status tokenizer_put_added(Tokenizer *t, AddedToken token, bool normalized, RegexScratch *regex);
 
-/* Adds the tokens that tokenizer_config.json and added_tokens.json name: JSON_NULL stands for a file that isn't there. */
+/* Adds the tokens named by tokenizer_config.json and added_tokens.json. JSON_NULL: the file doesn't exist. */
 NODISCARD Status tokenizer_add_beside(Tokenizer *t, const JsonValue *config, const JsonValue *added);
 
 struct TokenizerScratch {
@@ -89,7 +89,7 @@ struct TokenizerScratch {
     PreScratch    pre;
     StrBuf        repaired, normal[2];
     AddedSplits   splits[2];
-    bool          kept_text; /* nothing was repaired or normalized */
-    TokenAnchor  *anchors;   /* of splits[0], and the end */
+    bool          kept_text; /* the text was neither repaired nor normalized */
+    TokenAnchor  *anchors;   /* one for each part in splits[0], and one for the end */
     size_t        num_anchors, anchor_capacity;
 };

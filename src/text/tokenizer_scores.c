@@ -1,15 +1,16 @@
-/* Merges as SentencePiece has them: it joins whatever two neighbours are a token together, the one of the highest score first. Merges say
- * the same where each token's merges stand together, and any two tokens that join to a token are a merge. */
+/* Merges in terms of SentencePiece, which joins any two neighbours that form a token, those with the highest score first. The merges are
+ * equivalent to scores if two conditions hold. The merges of each token have consecutive ranks, and every split of a merged token into two
+ * tokens is a merge. */
 #include "text/tokenizer_internal.h"
 
 #include "text/tokenizer_unicode.h"
 
 #include <stdlib.h>
 
-/* The merges that make a token. */
+/* The merges that result in a token. */
 typedef struct Made {
-    uint32_t first, last; /* ranks */
-    uint32_t count;       /* 0: none does */
+    uint32_t first, last; /* smallest and largest rank */
+    uint32_t count;       /* number of merges; 0: none */
     int32_t  id;
 } Made;
 
@@ -19,7 +20,7 @@ static int by_first(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Tokens that merges make, by id; returns how many merges there are. */
+/* Fills made[id] for all tokens. */
 static void collect(const Bpe *bpe, Made *made)
 {
     for (int32_t id = 0; id < bpe->num_tokens; id++) made[id] = (Made){UINT32_MAX, 0, 0, id};
@@ -33,7 +34,7 @@ static void collect(const Bpe *bpe, Made *made)
     }
 }
 
-/* Pairs of tokens that join to this one and are no merge. */
+/* Counts the splits of a token into two tokens that aren't a merge. */
 static size_t count_missing(const Bpe *bpe, Str token)
 {
     size_t missing = 0, size;

@@ -1,11 +1,11 @@
-/* UTF-8, GPT-2's stand-ins of bytes, and the table of character classes, which tools/make-char-table.c writes while
- * building: asking utf8proc per character is several times slower than one look into a table that fits the cache, and
- * making the table costs more than loading a small tokenizer. */
+/* UTF-8, GPT-2's stand-in characters for bytes, and the table of character classes. tools/make-char-table.c writes the table at build time.
+ * A look-up in a table that fits the cache is several times faster than asking utf8proc; making the table at run time would cost more than
+ * loading a small tokenizer. */
 #include "text/tokenizer_unicode.h"
 
 #include <string.h>
 
-#include "char_table.inc" /* char_blocks, char_classes */
+#include "char_table.inc" /* defines char_blocks and char_classes */
 
 const CharTable char_table = {char_blocks, char_classes};
 
@@ -48,8 +48,8 @@ size_t utf8_encode(uint32_t code, char *out)
     return 4;
 }
 
-/* Bytes of a well-formed character at text[0], or 0; then *out_bad is the ill-formed part's bytes and *out_cut_short
- * tells that only the end of the text stopped it. Unicode table 3-7. */
+/* Returns the length in bytes of the well-formed character at text[0]. If there is none, returns 0; *out_bad: length of the ill-formed
+ * part; *out_cut_short: the character is only incomplete because the text ends. See Unicode table 3-7. */
 static size_t utf8_check(const char *text, size_t len, size_t *out_bad, bool *out_cut_short)
 {
     const uint8_t *b = (const uint8_t *)text;
@@ -111,7 +111,7 @@ void utf8_append_repaired(StrBuf *out, const char *text, size_t len)
     }
 }
 
-/* Bytes that print as themselves in Latin-1 keep their value; the other 68 take 256, 257, ... in order. */
+/* Whether a byte is printable in Latin-1: then it stands for itself. The other 68 bytes map to 256, 257, ... in order. */
 static bool byte_prints(int byte)
 {
     return (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
@@ -122,7 +122,7 @@ uint32_t byte_to_char(uint8_t byte)
     if (byte_prints(byte)) return byte;
     if (byte <= 32) return 256u + byte;
     if (byte <= 160) return 256u + 33 + (byte - 127u);
-    return 323; /* 173, the soft hyphen */
+    return 323; /* byte 173, the soft hyphen */
 }
 
 int char_to_byte(uint32_t code)

@@ -1,29 +1,29 @@
-/* What a tokenizer asks of Unicode: UTF-8 checking and stepping, and a table of character classes. */
+/* Unicode for tokenizers: UTF-8 validation and iteration, and a table of character classes. */
 #pragma once
 
 #include "base/strbuf.h"
 
 #include <stdint.h>
 
-/* Classes of a character, as bits. */
+/* Character classes, as bits. */
 enum {
     CHAR_LETTER = 1,    /* general category L* */
     CHAR_NUMBER = 2,    /* N* */
     CHAR_SPACE = 4,     /* property White_Space */
     CHAR_MARK = 8,      /* M* */
-    CHAR_PUNCT = 16,    /* P*, and the ASCII symbols */
-    CHAR_WORD = 32,     /* \w of a Unicode regex: Alphabetic, M*, Nd, Pc, joiners */
-    CHAR_NFC_OPEN = 64, /* NFC may change it, or join it to what stands before */
+    CHAR_PUNCT = 16,    /* P* and the ASCII symbols */
+    CHAR_WORD = 32,     /* \w in a Unicode regex: Alphabetic, M*, Nd, Pc, joiners */
+    CHAR_NFC_OPEN = 64, /* NFC may change it or join it to the character before */
     CHAR_NEWLINE = 128  /* CR or LF */
 };
 
-/* Two levels: blocks of 256 code points, equal blocks shared (about 60 KB, so that it stays in cache). */
+/* Two levels: blocks of 256 code points; equal blocks are shared, so that the table (about 60 KB) stays in cache. */
 typedef struct CharTable {
-    const uint16_t *block; /* of code point >> 8 */
-    const uint8_t  *flags; /* block * 256 + low byte */
+    const uint16_t *block; /* [code point >> 8]: index of the block */
+    const uint8_t  *flags; /* [block * 256 + low byte]: CHAR_ bits */
 } CharTable;
 
-/* utf8proc's Unicode 14 and a list of what Unicode 15 to 16 added. */
+/* The table of all characters, made from utf8proc (Unicode 14) and the additions of Unicode 15 to 16. */
 extern const CharTable char_table;
 
 static inline uint8_t char_flags(const CharTable *table, uint32_t code)
@@ -31,13 +31,13 @@ static inline uint8_t char_flags(const CharTable *table, uint32_t code)
     return table->flags[(size_t)table->block[code >> 8] * 256 + (code & 255)];
 }
 
-/* Bytes of the character that starts with `lead`, in valid UTF-8. */
+/* Length in bytes of a character whose first byte is `lead`, in valid UTF-8. */
 static inline size_t utf8_size(uint8_t lead)
 {
     return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
 
-/* The character at p, in valid UTF-8; *out_size is its bytes. */
+/* Decodes the character at p, in valid UTF-8; *out_size: its length in bytes. */
 static inline uint32_t utf8_decode(const char *p, size_t *out_size)
 {
     const uint8_t *b = (const uint8_t *)p;
@@ -57,7 +57,8 @@ static inline uint32_t utf8_decode(const char *p, size_t *out_size)
     return (uint32_t)(b[0] & 7) << 18 | (uint32_t)(b[1] & 63) << 12 | (uint32_t)(b[2] & 63) << 6 | (b[3] & 63);
 }
 
-/* The character at text[*pos], which is stepped over, never beyond the end; 0 there. */
+/* Decodes the character at text[*pos] and advances *pos past it. Returns 0 at the end of the text, U+FFFD for a character that the end
+ * cuts. */
 static inline uint32_t utf8_next(Str text, size_t *pos)
 {
     size_t   size = *pos < text.len ? utf8_size((uint8_t)text.data[*pos]) : 0;
@@ -67,7 +68,7 @@ static inline uint32_t utf8_next(Str text, size_t *pos)
     return cp;
 }
 
-/* Start of the character that ends before `end`, in valid UTF-8; end > text. */
+/* Start of the character that ends at `end`, in valid UTF-8; end > 0. */
 static inline size_t utf8_back(const char *text, size_t end)
 {
     end--;
@@ -75,22 +76,23 @@ static inline size_t utf8_back(const char *text, size_t end)
     return end;
 }
 
-size_t utf8_count(Str text);                /* characters */
-size_t utf8_offset(Str text, size_t count); /* byte offset of the count-th character, at most text.len */
+size_t utf8_count(Str text);                /* number of characters */
+size_t utf8_offset(Str text, size_t count); /* byte offset of character number `count`, at most text.len */
 
-/* Writes 1 to 4 bytes and returns how many; `code` is a scalar value. */
+/* Writes 1 to 4 bytes and returns their number; `code` must be a scalar value. */
 size_t utf8_encode(uint32_t code, char *out);
 
 /* Length of the longest prefix of text[0..len) that is valid UTF-8 (no surrogates, no overlong forms). */
 size_t utf8_valid_prefix(const char *text, size_t len);
 
-/* Bytes of the ill-formed sequence at text[0], len > 0: the longest start of a character, at least 1. What a decoder
- * replaces by one U+FFFD. *out_cut_short: the text ends where that character could go on. */
+/* Length in bytes of the ill-formed sequence at text[0], len > 0: the longest beginning of a character, at least 1. Decoders replace it by
+ * one U+FFFD. *out_cut_short: the text ends in the middle of a character. */
 size_t utf8_bad_size(const char *text, size_t len, bool *out_cut_short);
 
 /* Appends text with every ill-formed sequence replaced by U+FFFD. */
 void utf8_append_repaired(StrBuf *out, const char *text, size_t len);
 
-/* GPT-2's printable stand-in of a byte, a code point below 324; and back, -1 for other characters. */
+/* byte_to_char: GPT-2's printable stand-in for a byte, a code point below 324. char_to_byte: the inverse; -1: the character stands for no
+ * byte. */
 uint32_t byte_to_char(uint8_t byte);
 int      char_to_byte(uint32_t code);

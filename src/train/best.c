@@ -13,7 +13,8 @@ double best_metric(const Config *config, double loss)
     return config->metric_for_best_model == OPT_BEST_PERPLEXITY ? exp(loss) : loss;
 }
 
-/* As transformers has it: any lower one is the best, but patience asks for more than the threshold. */
+/* As in transformers: any lower loss becomes the best, but the count for early_stopping_patience only restarts if the metric improved by
+ * more than early_stopping_threshold. */
 bool best_take(const Config *config, int64_t step, double loss, TrainState *state)
 {
     double metric = best_metric(config, loss), gain = state->best.step ? best_metric(config, state->best.loss) - metric : INFINITY;

@@ -21,7 +21,7 @@ void document_numbers_deinit(DocumentNumbers *numbers)
     *numbers = (DocumentNumbers){0};
 }
 
-/* The slot of the number, or the free one where it belongs. */
+/* The slot that holds the number, or the free slot where it belongs. */
 static DocumentNumber *find(const DocumentNumbers *numbers, int32_t number)
 {
     uint64_t mask = (uint64_t)numbers->size - 1, at = hash_bytes(&number, sizeof number, 0) & mask;
@@ -43,7 +43,7 @@ int32_t document_numbers_take(DocumentNumbers *numbers, int32_t number)
 {
     if (numbers->size < 2 * (numbers->num + 2)) grow(numbers);
     DocumentNumber *own = find(numbers, number), *slot = own;
-    while (slot->times) { /* the next of this number's own row of others */
+    while (slot->times) { /* tries the next substitute for this number */
         int32_t of[2] = {number, own->times++};
         int32_t other = (int32_t)(hash_bytes(of, sizeof of, 0) & INT32_MAX);
         slot = find(numbers, other);

@@ -1,22 +1,23 @@
-/* Numbers of documents for random draws: those that the caller gave, but no two documents of a step with the same one. Draws are counted by
- * (document, position, element), so that two documents of one number would have the same masks of dropout and the same rounding. */
+/* Numbers of documents for random draws: the caller's numbers, changed so that no two documents of a step have the same one. A draw's
+ * random key is (document, position, element). Two documents with one number would get the same dropout masks and the same rounding. */
 #pragma once
 
 #include <stdint.h>
 
 typedef struct DocumentNumber {
     int32_t number;
-    int32_t times; /* that it was asked for; 0: a free slot */
+    int32_t times; /* how often it was requested; 0: a free slot */
 } DocumentNumber;
 
-/* Zeroed: none is taken. */
+/* A zeroed struct is empty. */
 typedef struct DocumentNumbers {
-    DocumentNumber *slots; /* (size), a power of two */
+    DocumentNumber *slots; /* (size) hash table; size is a power of two */
     int64_t         size, num;
 } DocumentNumbers;
 
-/* None is taken any more. */
+/* Empties it for the next step. */
 void document_numbers_clear(DocumentNumbers *numbers);
 void document_numbers_deinit(DocumentNumbers *numbers);
-/* `number` (from 0 on) where no document of the step has it yet, else another one that none has, which follows from the order of calls. */
+/* Returns `number` (from 0 on) if no document of the step has it yet. Else returns an unused number, which depends on the order of calls.
+ */
 int32_t document_numbers_take(DocumentNumbers *numbers, int32_t number);

@@ -1,5 +1,5 @@
-/* See driven.h: opening, and steps. Micro-batches wait on the host until the step is whole, as the loss's divisor, their trained tokens,
- * must be known before the first backward pass. */
+/* See driven.h: opening, and steps. Micro-batches wait on the host until the step is complete: the loss is divided by the step's trained
+ * tokens, which must be known before the first backward pass. */
 #include "train/driven_internal.h"
 
 #include <math.h>
@@ -15,8 +15,9 @@ typedef struct DrivenCall {
     const char *phase;
 } DrivenCall;
 
-/* A device that fails leaves other ranks waiting in its collectives, so that it ends all. Other failures are told once the work is done;
- * ranks that still wait in a collective then see that this rank makes another call. */
+/* Does one rank's work of a call. A device failure leaves other ranks waiting in its collectives, so it ends all ranks. Other failures are
+ * reported when the work is done; a rank that still waits in a collective of the work then fails, as this rank calls another (comm_agree).
+ */
 static Status work_as(void *context, Comm *comm, RankPlace place)
 {
     const DrivenCall *call = context;
@@ -65,7 +66,7 @@ static Status open_rank(DrivenRank *rank, void *job)
     TRY(trainer_agree(t, run_data_began(t->run_file, &began)));
     run_record_make(t->run_file, t->model, t->place.world, began, &t->record);
     t->keep = t->config->save_total_limit;
-    t->branch = INT64_MAX; /* the caller says which checkpoints it goes on from */
+    t->branch = INT64_MAX; /* until a checkpoint is saved or loaded, none is set aside */
     rank->taken = arena_array(&t->arena, Feeds, t->config->gradient_accumulation_steps);
     return driven_start_session(rank);
 }
@@ -106,7 +107,7 @@ Status driven_open(const Config *config, Driven **out)
 void driven_close(Driven *d)
 {
     if (!d) return;
-    Status told = d->team ? driven_run(d, close_rank, NULL, NULL) : OK; /* else nothing was opened */
+    Status told = d->team ? driven_run(d, close_rank, NULL, NULL) : OK; /* without a team nothing was opened */
     (void)told;
     rank_team_destroy(d->team);
     document_numbers_deinit(&d->numbers);
@@ -130,7 +131,7 @@ Status driven_drop(Driven *d)
     return OK;
 }
 
-/* Measures the scales of the first step on its micro-batches. */
+/* If scales are needed, measures them on the micro-batches of the first step. */
 static Status calibrate(DrivenRank *rank)
 {
     const Driven *d = rank->driven;
@@ -141,7 +142,7 @@ static Status calibrate(DrivenRank *rank)
     return stepper_measured(&t->stepper);
 }
 
-/* The gradients, unless they are queued already. */
+/* Queues the gradients of the micro-batches taken, unless they are queued already. */
 static Status sum_gradients(DrivenRank *rank, void *job)
 {
     const Driven *d = rank->driven;

@@ -9,7 +9,7 @@
 
 /* ---- checkpoints ---- */
 
-/* All steps are done, and `dir` is a folder that a save may write. */
+/* Awaits all steps, and checks that `dir` is a folder that may be written. */
 static Status check_folder(Driven *d, const char *dir)
 {
     const Trainer *t = driven_trainer(d);
@@ -32,7 +32,7 @@ static Status save_rank(DrivenRank *rank, void *job)
     Status      status = save_context(t, &text, &context);
     context.output_dir = job;
     t->state.settings_hash = t->record.said_hash;
-    t->state.rows = -1; /* which rows there were is the caller's */
+    t->state.rows = -1; /* unknown: rows come from the caller, who must track them */
     if (status == OK) status = checkpoint_save(&context, &t->state);
     if (status == OK && t->branch != INT64_MAX) t->branch = t->state.step;
     strbuf_deinit(&text);
@@ -103,7 +103,7 @@ static Status export_rank(DrivenRank *rank, void *job)
     return status;
 }
 
-/* One file of weights, or several with an index: readers of a folder that has both would take the older ones. */
+/* Removes weights in the other form (one file, or several with an index): readers of a folder with both forms would load the old one. */
 static Status remove_other_form(Arena *arena, const FolderWriter *writer)
 {
     const char *one = "model.safetensors", *index = "model.safetensors.index.json";
@@ -112,7 +112,7 @@ static Status remove_other_form(Arena *arena, const FolderWriter *writer)
     return file_remove_tree(arena_printf(arena, "%s/%s", writer->path, is_one ? index : one));
 }
 
-/* By way of an adapter's folder in it. */
+/* Exports the adapter into a folder within `folder`, and merges it into the base there. */
 static Status export_merged(Driven *d, Arena *arena, const char *folder)
 {
     char *adapter = arena_printf(arena, "%s/.adapter.partial", folder);
@@ -172,7 +172,7 @@ typedef struct ReadJob {
     int64_t numel;
 } ReadJob;
 
-/* Writes the elements that are this rank's to tell. */
+/* Writes the elements that this rank is responsible for. */
 static Status read_rank(DrivenRank *rank, void *job)
 {
     const ReadJob *read = job;

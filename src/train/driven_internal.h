@@ -1,5 +1,5 @@
-/* Shared by driven.c (opening, steps), driven_rows.c (micro-batches, losses, logits) and driven_files.c (checkpoints, exports, tensors).
- * A call is checked once, in the caller's thread; then each rank does its part (driven_run). */
+/* Shared by driven.c (opening, steps), driven_rows.c (micro-batches, losses, logits) and driven_files.c (checkpoints, exports, tensors). A
+ * call is checked once, on the caller's thread; then each rank does its part (driven_run). */
 #pragma once
 
 #include "train/document_numbers.h"
@@ -10,41 +10,42 @@ enum { MOST_WAITING = STEPS_AHEAD + 1 };
 
 typedef struct DrivenRank {
     Driven     *driven;
-    Trainer    *trainer; /* made when the rank works first */
-    Feeds      *taken;   /* its rows of the micro-batches, of gradient_accumulation_steps; memory of each stays */
-    WeightList *tensors; /* of the present session; NULL: not asked for yet */
+    Trainer    *trainer; /* created when the rank first works */
+    Feeds      *taken;   /* (gradient_accumulation_steps) this rank's rows of the micro-batches; each keeps its memory between steps */
+    WeightList *tensors; /* trained tensors of the current session; NULL: not yet asked for */
 } DrivenRank;
 
 struct Driven {
     const Config *config;
     RankTeam     *team;
-    DrivenRank   *ranks; /* (world); the first is the caller's thread's */
+    DrivenRank   *ranks; /* (world); the first runs on the caller's thread */
     int           world;
-    /* The step that micro-batches are taken for. */
-    int64_t         num_taken, num_trained; /* micro-batches; their targets */
-    bool            is_summed;              /* the gradients of what was taken are queued */
+    /* The step that takes micro-batches now. */
+    int64_t         num_taken, num_trained; /* micro-batches taken; trained tokens in them */
+    bool            is_summed;              /* gradients of these micro-batches are queued */
     DocumentNumbers numbers;
-    int32_t        *draws; /* (draws_size): of one micro-batch, the number of each token's document, which draws follow from */
+    int32_t        *draws; /* (draws_size) the document number of each token of one micro-batch, which keys random draws */
     int64_t         draws_size;
     /* Earlier steps. */
-    StepMetrics results[MOST_WAITING]; /* awaited, and not asked for yet */
+    StepMetrics results[MOST_WAITING]; /* metrics of awaited steps that weren't asked for yet */
     int         num_results;
-    bool        has_gradients; /* of a step, summed or updated with */
-    bool        is_broken;     /* a device failed within a step, or a checkpoint was loaded in part */
+    bool        has_gradients; /* the device holds gradients: of the current step, or of the last update */
+    bool        is_broken;     /* a device failed during a step, or a checkpoint was loaded only in part */
 };
 
-/* One rank's part of a call; `job` is the call's, the same for all ranks. */
+/* One rank's part of a call; `job` is the call's argument, the same for all ranks. */
 typedef Status (*DrivenWork)(DrivenRank *rank, void *job);
 
-/* Each rank does it, on its own thread. phase: of work that may take longer than ranks wait for one another; NULL: it doesn't. */
+/* Calls `work` for each rank on its own thread. phase: the name of work that may take longer than ranks wait for one another; NULL: the
+ * work is short. */
 NODISCARD Status driven_run(Driven *driven, DrivenWork work, void *job, const char *phase);
 
-/* ERR_DEVICE after a failure that only a checkpoint mends. */
+/* ERR_DEVICE after a failure that only loading a checkpoint repairs. */
 NODISCARD Status driven_refuse_broken(const Driven *driven);
-/* Awaits all steps that are queued; their results are kept. phase: as of driven_run. */
+/* Awaits all queued steps and keeps their results. phase: as in driven_run. */
 NODISCARD Status driven_settle(Driven *driven, const char *phase);
-/* The session, as resume_path of the trainer says, with whole weights. */
+/* Starts the rank's session from resume_path, and gathers the whole weights. */
 NODISCARD Status driven_start_session(DrivenRank *rank);
 
-/* The first rank's trainer: all have the same plan, model and steps. */
+/* The first rank's trainer; all trainers have the same plan, model and steps. */
 Trainer *driven_trainer(const Driven *driven);

@@ -1,4 +1,4 @@
-/* See driven.h: micro-batches checked and divided among ranks, and the losses and logits of rows. */
+/* See driven.h: checks micro-batches and divides them among ranks; computes losses and logits of rows. */
 #include "train/driven_internal.h"
 
 #include <stdlib.h>
@@ -52,7 +52,8 @@ static Status check_input(const Plan *plan, const DrivenBatch *in, const OwnInpu
     return is_whole ? check_indices(plan, in, own, given->ids) : OK;
 }
 
-/* Each input that the programs that run read is there, as its dtype asks for, and none that the model doesn't have. also NULL: one runs. */
+/* Checks that each input read by the programs is given with its dtype, and that the model has each given input. also: a second program, or
+ * NULL. */
 static Status check_inputs(const Driven *d, const DrivenBatch *in, const Program *program, const Program *also)
 {
     const IrModule *module = driven_trainer(d)->model->module;
@@ -80,7 +81,7 @@ static Status check_batch(const Driven *d, const DrivenBatch *in, const Program 
     return OK;
 }
 
-/* Rows that scales follow from, where none are there, go through the program that measures too. */
+/* If scales are missing, the rows also go through the program that measures them, so its inputs are checked too. */
 static Status check_rows(const Driven *d, const DrivenBatch *in, const Program *program)
 {
     return check_batch(d, in, program, driven_has_scales(d) ? NULL : plan_program(driven_plan(d), &entry_calibrate), true);
@@ -88,14 +89,15 @@ static Status check_rows(const Driven *d, const DrivenBatch *in, const Program *
 
 /* ---- a rank's rows ---- */
 
-/* Whether a document begins at cell i, as its position or its document's number says; the first cell of a row isn't looked at. */
+/* Whether a document begins at cell i: its position is 0; without positions, its document number differs from the cell before. In that case
+ * the first cell of a row gives false. */
 static bool begins(const DrivenBatch *in, int64_t i)
 {
     if (in->positions) return in->positions[i] == 0;
     return in->documents && i % in->cols > 0 && in->documents[i] != in->documents[i - 1];
 }
 
-/* Row `from` of the input becomes row `to`. draws NULL: nothing is drawn, and any number does. */
+/* Copies row `from` of the input to row `to`. draws NULL: nothing is drawn, so document numbers don't matter. */
 static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, Feeds *out, int64_t seq, int64_t to)
 {
     const int32_t *documents = in->documents ? in->documents + from * in->cols : NULL;
@@ -114,7 +116,7 @@ static void fill_row(const DrivenBatch *in, const int32_t *draws, int64_t from, 
     feeds_pad(out, to, seq, in->cols, 0);
 }
 
-/* Fills the model's own inputs. Floats are copied as they are. */
+/* Fills the inputs that the model declares. Floats are copied bit by bit. */
 static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t first, const ProgramSpec *spec, Feeds *out)
 {
     for (int k = 0; k < module->num_inputs; k++) {
@@ -131,7 +133,7 @@ static void fill_own(const IrModule *module, const DrivenBatch *in, int64_t firs
     }
 }
 
-/* The program's rows: this rank's share of the input's rows from `first` on, padded at the end. Returns the first row of the share. */
+/* Fills the program's rows with this rank's share of the input's rows from `first` on, then padding. Returns the first row of the share. */
 static int64_t fill_batch(const Trainer *t, const DrivenBatch *in, const int32_t *draws, int64_t first, const ProgramSpec *spec, Feeds *out)
 {
     int64_t own = first + t->place.rank * spec->batch;
@@ -154,7 +156,8 @@ static void make_batch(Arena *arena, const IrModule *module, const ProgramSpec *
 
 /* ---- micro-batches of a step ---- */
 
-/* The number of each token's document for draws. first_row: of the step, which is a document's where the caller has no numbers. */
+/* Numbers each token's document for random draws. first_row: index of the batch's first row within the step. Without document numbers a row
+ * is one document, whose number is the row's index. */
 static void number_documents(Driven *d, const DrivenBatch *in, int64_t first_row)
 {
     for (int64_t r = 0; r < in->rows; r++) {
@@ -181,7 +184,7 @@ static void make_draws(Driven *d, const DrivenBatch *in, int64_t rows)
     number_documents(d, in, d->num_taken * rows * d->world);
 }
 
-/* Programs of dense rows see a row as one document. */
+/* Programs for dense rows treat a row as one document: refuses rows with several. */
 static Status check_dense(const Trainer *t, const Feeds *batch, const ProgramSpec *spec)
 {
     for (int64_t i = 0; t->options.dense && i < spec->batch * spec->seq; i++)
@@ -203,7 +206,7 @@ static Status take_rows(DrivenRank *rank, const DrivenBatch *in, int64_t *traine
     return OK;
 }
 
-/* In the caller's thread: devices aren't touched. */
+/* Runs on the caller's thread: it doesn't touch devices. */
 Status driven_step(Driven *d, const DrivenBatch *in)
 {
     const Program *program = trainer_micro(driven_trainer(d), 0);
@@ -222,17 +225,17 @@ Status driven_step(Driven *d, const DrivenBatch *in)
 
 /* ---- losses and logits ---- */
 
-/* An output (rows, cols, width) of a program, to be read of all rows. */
+/* A call that collects an output (rows, cols, width) of a program for all rows. */
 typedef struct RowsJob {
     const DrivenBatch *in;
     float             *out;
     const Entry       *entry;
     const char        *output;
     int64_t            width;
-    bool               of_labels; /* a token without a label has zeros; else those of padding have */
+    bool               of_labels; /* writes zeros for tokens without a label; else only for padding */
 } RowsJob;
 
-/* Scales of these rows, where no step has measured any. The first one measures its own, as if these had never been. */
+/* Measures scales on these rows if no step has measured any. They are used for this call; the first step still measures its own. */
 static Status measure_rows(Trainer *t, const DrivenBatch *in)
 {
     const Program *program = plan_program(t->plan, &entry_calibrate);
@@ -251,7 +254,7 @@ static Status measure_rows(Trainer *t, const DrivenBatch *in)
     return stepper_forget_measures(&t->stepper);
 }
 
-/* Keeps the output of the rows from `first` on, for which the program ran. */
+/* Copies the output of the program's rows, which begin with row `first`. */
 static void keep_rows(const RowsJob *job, const ProgramSpec *spec, DType dtype, const Feeds *batch, int64_t first, const char *from)
 {
     const DrivenBatch *in = job->in;
@@ -267,7 +270,7 @@ static void keep_rows(const RowsJob *job, const ProgramSpec *spec, DType dtype, 
     }
 }
 
-/* Writes the elements of this rank's rows. */
+/* Computes and writes the output of this rank's rows. */
 static Status run_rows(DrivenRank *rank, void *context)
 {
     const RowsJob     *job = context;
@@ -275,10 +278,10 @@ static Status run_rows(DrivenRank *rank, void *context)
     const Program     *program = plan_program(t->plan, job->entry);
     const ProgramSpec *spec = &program->spec;
     DType              dtype = graph_output(program->graph, job->output)->type.dtype;
-    int64_t            num = ((spec->batch - 1) * spec->seq + job->in->cols) * job->width; /* of the last row no more than is asked for */
-    int64_t            bytes = dtype_bytes(dtype, num);
-    Arena              arena = {0};
-    Feeds              batch;
+    int64_t num = ((spec->batch - 1) * spec->seq + job->in->cols) * job->width; /* the last row is read only up to the columns asked for */
+    int64_t bytes = dtype_bytes(dtype, num);
+    Arena   arena = {0};
+    Feeds   batch;
     make_batch(&arena, t->model->module, spec, &batch);
     char  *all = arena_array(&arena, char, bytes);
     Status status = stepper_gather(&t->stepper);
@@ -308,7 +311,7 @@ Status driven_logits(Driven *d, const DrivenBatch *in, float *logits, size_t num
     DrivenBatch    unlabelled = *in;
     RowsJob        job = {.in = &unlabelled, .out = logits, .entry = &entry_logits, .output = "logits", .width = driven_vocab_size(d)};
     FAIL_IF(!program, ERR_INVALID, "this trainer was opened without memory for logits: set whole_logits: true");
-    unlabelled.labels = in->tokens; /* scales that these rows are the first to measure need some */
+    unlabelled.labels = in->tokens; /* measuring scales needs labels */
     TRY(check_rows(d, &unlabelled, program));
     int64_t want = in->rows * in->cols * job.width;
     FAIL_IF(numel != (size_t)want, ERR_INVALID, "logits of %zu floats; expected %lld: rows, columns, vocab_size", numel, (long long)want);

@@ -1,4 +1,4 @@
-/* See few_steps.h. Packing is looked at first: it alone can make one step of hundreds of documents. */
+/* See few_steps.h. Packing is checked first: only it can turn hundreds of documents into one step. */
 #include "train/few_steps.h"
 
 #include "base/log.h"
@@ -10,7 +10,7 @@ static const char *plural(int64_t count, const char *one, const char *more)
     return count == 1 ? one : more;
 }
 
-/* Packing by default leaves fewer sequences than there are documents. */
+/* Whether packing by default leaves fewer sequences than documents. */
 static bool packs(const Config *config, const LoaderStats *stats)
 {
     return config->sample_packing && !config->origin[KEY_run_sample_packing] && stats->num_rows < stats->num_used;
@@ -26,7 +26,7 @@ static void tell_packing(const LoaderStats *stats, int64_t steps, int64_t per_st
         plural(stats->num_rows, "sequence", "sequences"), (long long)per_step);
 }
 
-/* Of a batch that the run file leaves to a default. */
+/* Notes a key of the batch size that the run file leaves at its default. */
 static void tell_key(const Config *config, const LoaderStats *stats, int64_t steps, int64_t per_step, StrBuf *notes)
 {
     bool        accumulates = !config->origin[KEY_run_gradient_accumulation_steps];

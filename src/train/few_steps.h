@@ -1,9 +1,9 @@
-/* A run of few steps that nobody asked for: which default makes it so. */
+/* Explains a run that has few steps only because of a default. */
 #pragma once
 
 #include "config/config.h"
 #include "data/loader.h"
 
-/* One note, of a run of fewer than 20 steps, or whose epoch has less than the rows of a step, that a key which isn't set makes so; nothing
- * where the run file sets them all, or max_steps asks for few. steps: of the run. */
+/* Adds a note if a run has fewer than 20 steps, or an epoch has fewer rows than a step, because a key has its default. The note names the
+ * key. Nothing is noted if the run file sets all such keys, or if max_steps itself asks for few steps. steps: of the run. */
 void few_steps_tell(const Config *config, const Loader *train, int64_t steps, StrBuf *notes);

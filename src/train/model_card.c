@@ -1,4 +1,4 @@
-/* See model_card.h. The last line of a card has a hash of what is above it, so that an edited one is known. */
+/* See model_card.h. The last line of a card contains a hash of the text before it, so that an edited card is recognized. */
 #include "train/model_card.h"
 
 #include "base/hash.h"
@@ -15,7 +15,7 @@
 #define SEAL "<!-- surogate model card "
 enum { MAX_README_BYTES = 16 << 20 };
 
-/* "org/name" of a hub: two names with one slash between them, and no such path here. */
+/* Whether the text is a name on the hub, "org/name": one slash, and no such path on this machine. */
 static bool is_hub_name(const char *text)
 {
     const char *slash = text ? strchr(text, '/') : NULL;
@@ -27,7 +27,8 @@ static bool is_hub_name(const char *text)
     return !there;
 }
 
-/* Of a path its last name; a hub's name as it is, without a revision, and that of a folder in its cache. */
+/* The name that the card shows for a path: a hub name without its revision, the hub name of a cache folder, else the path's last component.
+ */
 static const char *shown(Arena *arena, const char *path)
 {
     char *name = arena_strdup(arena, path), *at = strrchr(name, '@');
@@ -100,7 +101,7 @@ static void put_results(Arena *arena, const CardFacts *f, StrBuf *out)
     strbuf_printf(out, "| trained with | surogate %s |\n", SUROGATE_VERSION);
 }
 
-/* Whether the key was given and decides the result, and is no list of files. */
+/* Whether the key was given, affects the result, and isn't a list of datasets. */
 static bool is_told(const Config *c, int key)
 {
     const OptionInfo *option = &options[key];
@@ -120,7 +121,7 @@ static void put_settings(const Config *c, StrBuf *out)
     strbuf_puts(out, "```\n");
 }
 
-/* The run's name, else one made of the model's: the folder's would make the card of the same run another one elsewhere. */
+/* The run's name, else a title from the model's name. It doesn't use the folder's name, so that the same run has the same card anywhere. */
 static const char *title_of(Arena *arena, const Config *c)
 {
     const char *model = shown(arena, c->model), *slash = strrchr(model, '/');
@@ -141,7 +142,7 @@ static void put_card(Arena *arena, const CardFacts *f, StrBuf *out)
 
 /* ---- the file ---- */
 
-/* Whether the card is as it was written: its last line has the hash of what is above it. */
+/* Whether the card wasn't edited: its last line contains the hash of the text before it. */
 static bool is_sealed(Str text)
 {
     char        line[64];
@@ -152,7 +153,7 @@ static bool is_sealed(Str text)
     return strcmp(seal, line) == 0;
 }
 
-/* Whether a README.md lies there, and whether it may go. */
+/* Whether a README.md exists, and whether it may be replaced. */
 static Status look(Arena *arena, const char *path, bool *out_there, bool *out_may_go)
 {
     Str text;
@@ -163,7 +164,7 @@ static Status look(Arena *arena, const char *path, bool *out_there, bool *out_ma
     if (file_read(arena, path, MAX_README_BYTES, &text) == OK)
         *out_may_go = is_sealed(text);
     else
-        status_clear(); /* what can't be read is no card */
+        status_clear(); /* a file that can't be read isn't a card */
     return OK;
 }
 

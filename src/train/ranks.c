@@ -1,4 +1,4 @@
-/* The ranks of a run: threads of this process, or this process among others. */
+/* The ranks of a run: threads of this process, or of several processes. */
 #define _GNU_SOURCE
 #include "train/trainer_internal.h"
 
@@ -13,7 +13,7 @@
 typedef struct TrainJob {
     const Config     *config;
     const TrainHooks *hooks;
-    TrainOutcome     *out; /* of the first rank of this process */
+    TrainOutcome     *out; /* filled in by the first rank of this process */
 } TrainJob;
 
 static Status train_rank(void *context, Comm *comm, RankPlace place)
@@ -25,13 +25,13 @@ static Status train_rank(void *context, Comm *comm, RankPlace place)
 
 /* ---- processes ---- */
 
-/* Ranks of different programs don't meet. */
+/* Hash of this program: ranks of different programs refuse to meet. */
 static Status program_hash(uint64_t *out)
 {
     return file_hash("/proc/self/exe", out);
 }
 
-/* Ranks are numbered process by process. */
+/* Meets the ranks of other processes at `rendezvous`. Ranks are numbered process by process. */
 static Status meet(const Config *config, Comm **out)
 {
     char        host[256], *secret;
@@ -60,7 +60,7 @@ static Status meet(const Config *config, Comm **out)
     return status;
 }
 
-/* mpirun says how many processes there are and which this one is, so that the run file needn't. */
+/* Trains under mpirun, which says how many processes there are and which one this is, so the run file needn't. */
 static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainOutcome *out)
 {
     Comm      *comm;
@@ -76,7 +76,7 @@ static Status run_under_mpi(const Config *given, const TrainHooks *hooks, TrainO
     return trainer_run(given, hooks, NULL, RANK_ALONE, out);
 }
 
-/* Says it of a key that the user set, where one process or machine trains though the key is of several. */
+/* Warns of a key for several processes or machines that the user set although only one process trains. */
 static void warn_of_several(const Config *config, ConfigKey key, const char *why)
 {
     const OptionInfo *option = &options[key];
@@ -84,7 +84,7 @@ static void warn_of_several(const Config *config, ConfigKey key, const char *why
         log_warn("%s: %s: no effect %s", config->origin[key], option->name, why);
 }
 
-/* Whoever says world_size, as each node of a Ray run is told it, knows how many train. */
+/* Warns of keys without effect. If world_size is given, as Ray gives it to each node, several processes train and nothing is warned of. */
 static void warn_of_idle_keys(const Config *config)
 {
     if (config->origin[KEY_run_world_size]) return;

@@ -1,4 +1,4 @@
-/* From the run file's datasets to loaders. */
+/* Turns the run file's datasets into loaders. */
 #include "train/run_data.h"
 
 #include "base/hash.h"
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define TIME_FILE "time.txt" /* in the cache folder */
+#define TIME_FILE "time.txt" /* in the cache folder: the time that chat templates print */
 
 enum { PREFETCH = 4, MAX_TEMPLATE_BYTES = 4 << 20 };
 
@@ -127,7 +127,7 @@ typedef struct Tokenizing {
     Template        *tmpl;
     const char      *cache_dir;
     int64_t          now_unix;
-    StrBuf          *notes; /* NULL: none are kept */
+    StrBuf          *notes; /* NULL: notes are only logged */
     Arena            arena;
 } Tokenizing;
 
@@ -137,7 +137,7 @@ Status run_data_template_text(Arena *arena, const Config *config, Str *out)
     bool        is_there = false, is_dir = false;
     *out = given ? str_of(given) : (Str){0};
     if (!given || strchr(given, '{')) return OK;
-    if (strcmp(given, "chatml") != 0) { /* a file of that name comes first */
+    if (strcmp(given, "chatml") != 0) { /* a file takes precedence over a built-in template of the same name, except chatml */
         TRY(file_exists(given, &is_there));
         TRY(file_is_dir(given, &is_dir));
     }
@@ -225,7 +225,7 @@ static void report(StrBuf *notes, const char *path, const TokenizeReport *r)
                  path, (long long)r->num_empty);
 }
 
-/* The type of the rows. A data set that was tokenized before has only a description, which begins with the type. */
+/* The type of the rows. For a dataset from the cache only a description is known, which begins with the type. */
 static Choice type_of(const TokenizeReport *r)
 {
     static const Choice types[] = {OPT_DATASET_TEXT, OPT_DATASET_INSTRUCTION, OPT_DATASET_CONVERSATION, OPT_DATASET_TOKENS};
@@ -234,7 +234,7 @@ static Choice type_of(const TokenizeReport *r)
     return OPT_DATASET_AUTO;
 }
 
-/* Names keys that are for rows of another type. Where the run file says the type, reading it has named them. */
+/* Notes the keys that only affect rows of another type. If the run file gives the type, these keys were noted when it was read. */
 static void report_idle(StrBuf *notes, const Dataset *given, const TokenizeReport *r)
 {
     Dataset typed = *given;
@@ -267,7 +267,7 @@ static const char *cache_dir(Arena *arena, const Config *config)
     return config->dataset_cache_dir ? config->dataset_cache_dir : arena_printf(arena, "%s/data", config->output_dir);
 }
 
-/* Runs that share a cache, on whatever day, share its rows. */
+/* Stores the time in the cache folder, so that runs which share the cache on different days share its rows. */
 static Status keep_time(Arena *arena, const char *cache, int64_t now_unix)
 {
     const char *path = arena_printf(arena, "%s/" TIME_FILE, cache), *text = arena_printf(arena, "%lld\n", (long long)now_unix);
@@ -322,7 +322,7 @@ Status run_data_tokenize(const Config *config, const Tokenizer *tokenizer, const
     return status;
 }
 
-/* The time that the rows in the cache folder tell, where their chat template prints it; 0: none do. */
+/* The time stored in the cache folder: chat templates printed it in the rows there. 0: none is stored. */
 static Status cached_time(const Config *config, int64_t *out)
 {
     Arena       arena = {0};
@@ -355,7 +355,7 @@ Status run_data_began(const Config *config, int64_t *out)
     *out = before.began;
     run_record_deinit(&before);
     if (status == ERR_IO) return status;
-    status_clear(); /* of a record that isn't one: the trainer says so */
+    status_clear(); /* the trainer reports a damaged record */
     if (!*out) TRY(cached_time(config, out));
     if (!*out) *out = noon_of_today();
     return OK;
@@ -442,7 +442,7 @@ InspectPacking run_data_packing(const Config *config, int64_t seq_len)
                             .long_samples = is_error ? LONG_ERROR : long_samples(config->on_long_sample)};
 }
 
-/* Says how much is trained on: documents after cuts, sequences after weights. */
+/* Notes how much is trained on: documents after cuts, sequences by weight. */
 static void tell_rows(RunData *data, int64_t seq_len)
 {
     const LoaderStats *stats = loader_stats(data->train);
@@ -460,7 +460,7 @@ static void tell_rows(RunData *data, int64_t seq_len)
         (long long)per_step);
 }
 
-/* Says which samples were cut or left out. */
+/* Notes how many samples were cut or left out. */
 static void tell_cuts(StrBuf *notes, const LoaderStats *stats)
 {
     if (stats->num_split)
@@ -547,7 +547,8 @@ Status run_data_open(const Config *config, const CompileOptions *compile, const 
     return open_eval(config, compile, &base, out);
 }
 
-/* Whether the input's numbers are below `bound`, the rows of the table that a program looks up with them; INT64_MAX: none does. */
+/* Checks that an input's values are from 0 to `bound` - 1. They index the rows of a table that a program reads. bound INT64_MAX: no program
+ * uses them as indices. */
 static Status check_set(const ShardSet *set, const Dataset *dataset, const OwnInput *input, int64_t bound)
 {
     ShardColumn column;

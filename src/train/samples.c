@@ -1,5 +1,5 @@
-/* See samples.h. Nothing is put before a text that training didn't see there: where no prompt is given, samples go on from
- * rows of the evaluation. */
+/* See samples.h. Nothing is put before a prompt that didn't precede it in training. Without sample_prompts, samples continue evaluation
+ * rows. */
 #include "train/samples.h"
 
 #include "base/log.h"
@@ -11,9 +11,9 @@
 
 typedef struct Samples {
     const Config     *config;
-    const Tokenizer  *tokenizer; /* the run's */
+    const Tokenizer  *tokenizer; /* the run's tokenizer */
     TokenizerScratch *scratch;
-    const Template   *tmpl; /* lays out prompts; NULL: they are fed as they stand */
+    const Template   *tmpl; /* renders prompts; NULL: prompts are used as they are */
 } Samples;
 
 static bool keep_id(void *context, int32_t id)
@@ -24,15 +24,15 @@ static bool keep_id(void *context, int32_t id)
 
 /* ---- prompts ---- */
 
-/* The ids of a prompt that the run file gives. */
+/* Encodes a prompt from the run file. */
 static Status encode_prompt(Samples *s, const char *prompt, TokenIds *ids)
 {
     if (s->tmpl) return chat_encode(s->tmpl, s->tokenizer, s->scratch, &(ChatPrompt){.question = str_of(prompt)}, ids);
     return tokenizer_encode(s->tokenizer, s->scratch, prompt, strlen(prompt), (EncodeOptions){.add_special = true}, ids);
 }
 
-/* Where a row's first document with a trained token is cut: tokens *out_begin .. *out_end - 1. The last of a text, its EOS, is
- * never among them. */
+/* Finds the prompt in a row: tokens [*out_begin, *out_end) of the first document with a trained token. It never includes the last token of
+ * a text, its EOS. */
 static void cut_row(const Feeds *row, int64_t seq_len, int64_t *out_begin, int64_t *out_end)
 {
     enum { TEXT_TOKENS = 16 };
@@ -43,7 +43,7 @@ static void cut_row(const Feeds *row, int64_t seq_len, int64_t *out_begin, int64
     *out_end = end;
 }
 
-/* The beginning of evaluation row `index`, up to its first answer or of so many tokens; *text is what it says. */
+/* Cuts a prompt from evaluation row `index`: up to the first answer, or TEXT_TOKENS tokens of a text. *text is the decoded prompt. */
 static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, TokenIds *ids, StrBuf *text)
 {
     int64_t seq_len = plan_program(session_plan(job->session), &entry_eval)->spec.seq, begin, end;
@@ -60,7 +60,7 @@ static Status cut_prompt(const Samples *s, const SampleJob *job, int64_t index, 
     return status;
 }
 
-/* Sample `index`'s. Rows are taken at equal distances. */
+/* Makes the prompt of sample `index`. Evaluation rows are chosen at equal distances. */
 static Status make_prompt(Samples *s, const SampleJob *job, int index, TokenIds *ids, StrBuf *text)
 {
     const StrList *prompts = &s->config->sample_prompts;
@@ -110,7 +110,7 @@ static Status generate_all(void *context, const SampleJob *job)
     Samples       s = {config, job->tokenizer, tokenizer_scratch_create(job->tokenizer), job->tmpl};
     for (int i = 0; i < config->generate_samples; i++) {
         if (generate_one(&s, job, i) == OK) continue;
-        log_warn("sample %d: %s", i, status_message()); /* samples never stop a run */
+        log_warn("sample %d: %s", i, status_message()); /* a failed sample doesn't stop the run */
         status_clear();
     }
     tokenizer_scratch_destroy(s.scratch);

@@ -3,6 +3,6 @@
 
 #include "train/trainer.h"
 
-/* train_run, with the samples that the run file asks for (generate_samples). Where the run trains turns of a chat, prompts are
- * questions, laid out by its chat template. */
+/* train_run with the samples that the run file asks for (generate_samples). If the run trains chat turns, prompts are questions that its
+ * chat template renders. */
 NODISCARD Status train_with_samples(const Config *config, TrainOutcome *out);

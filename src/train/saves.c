@@ -1,5 +1,5 @@
-/* When a run saves, and what: every so many steps, so often in an epoch or in so much time, and each evaluation that is the best so far
- * where it is kept. Saving doesn't change what a run computes. */
+/* When a run saves, and what. It saves at an interval in steps, a number of times per epoch, or by time; if the best is kept, it also saves
+ * after each best evaluation. Saving doesn't change what a run computes. */
 #include "train/trainer_internal.h"
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@
 
 /* ---- when ---- */
 
-/* As many steps as a part of an epoch has, rounded up. */
+/* Steps between events that happen `per_epoch` times an epoch, rounded up. */
 static int64_t steps_apart(const Trainer *t, int64_t per_epoch)
 {
     double  steps = loader_stats(t->data.train)->rows_an_epoch / (double)loader_rows_per_step(t->data.train);
@@ -21,7 +21,7 @@ static int64_t steps_apart(const Trainer *t, int64_t per_epoch)
     return apart > 0 ? apart : 1;
 }
 
-/* Nothing else says when to save. save_steps: 0 asks for none, unless save_minutes is given beside it. */
+/* Whether to save by time: no other key sets an interval. save_steps: 0 turns saves by time off, unless save_minutes is given too. */
 static bool asks_for_time(const Trainer *t)
 {
     const Config *c = t->config;
@@ -34,7 +34,7 @@ void trainer_settle_saves(Trainer *t)
     const Config *c = t->config;
     t->save_every = c->save_steps > 0 ? c->save_steps : c->saves_per_epoch > 0 ? steps_apart(t, c->saves_per_epoch) : 0;
     t->eval_every = c->eval_steps > 0 ? c->eval_steps : c->evals_per_epoch > 0 ? steps_apart(t, c->evals_per_epoch) : 0;
-    t->save_seconds = asks_for_time(t) && c->save_total_limit > 0 ? 60 * c->save_minutes : 0; /* else all of them would stay */
+    t->save_seconds = asks_for_time(t) && c->save_total_limit > 0 ? 60 * c->save_minutes : 0; /* without a limit all of them would stay */
 }
 
 static void tell_apart(const char *key, int64_t per_epoch, const char *what, int64_t steps)
@@ -66,7 +66,7 @@ bool trainer_save_is_timely(const Trainer *t)
 
 bool trainer_save_due(const Trainer *t, int64_t step)
 {
-    if (step >= t->schedule.total || best_ends(t->config, &t->state)) return false; /* the end saves */
+    if (step >= t->schedule.total || best_ends(t->config, &t->state)) return false; /* a run saves at its end anyway */
     if (t->has_new_best) return true;
     if (step == t->saved_step) return false;
     return t->save_is_asked || (t->save_every > 0 && step % t->save_every == 0);
@@ -167,12 +167,12 @@ Status trainer_save(Trainer *t)
     return OK;
 }
 
-/* The one before is still there, training goes on. An evaluation that wasn't saved can't be the best that is kept. */
+/* If saving fails, the previous checkpoint still exists, and training goes on. A best evaluation that couldn't be saved is forgotten. */
 Status trainer_save_or_warn(Trainer *t)
 {
     Status status = trainer_save(t);
     if (status == OK || status == ERR_RANK) return status;
-    t->has_agreed = false; /* on an end */
+    t->has_agreed = false; /* a failure was agreed on, but doesn't end the run */
     if (t->has_new_best) t->state.best = t->best_before;
     t->has_new_best = false;
     log_warn("the checkpoint of step %lld wasn't written: %s. The one before it is kept; the next attempt is at the next interval",

@@ -1,4 +1,4 @@
-/* Closed forms: schedule.h. */
+/* See schedule.h, which gives the formulas. */
 #include "train/schedule.h"
 
 #include <math.h>
@@ -27,7 +27,7 @@ double schedule_lr(const Schedule *s, int64_t step)
     double p = span > 0 ? fmin((double)(step - s->warmup) / span, 1.0) : 1.0;
     if (s->shape == OPT_LR_LINEAR) return s->peak * (1.0 - p * (1.0 - f));
     if (s->shape == OPT_LR_COSINE) return s->peak * (f + (1.0 - f) * 0.5 * (1.0 + cos(3.14159265358979323846 * p)));
-    int64_t left = s->total - step; /* steps to go, this one counted */
+    int64_t left = s->total - step; /* steps to go, including this one */
     if (left >= s->cooldown || s->cooldown == 0) return s->peak;
     return s->peak * (f + (1.0 - f) * (double)left / (double)s->cooldown);
 }

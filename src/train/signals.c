@@ -38,7 +38,7 @@ void signals_install(void)
     action.sa_flags = SA_RESTART;
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
         bool is_ignored = sigaction(signals[i], NULL, &before) == 0 && before.sa_handler == SIG_IGN;
-        if (!(is_ignored && signals[i] == SIGHUP)) sigaction(signals[i], &action, NULL); /* nohup: a closed terminal is no matter */
+        if (!(is_ignored && signals[i] == SIGHUP)) sigaction(signals[i], &action, NULL); /* SIGHUP stays ignored under nohup */
     }
 }
 

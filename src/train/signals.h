@@ -1,6 +1,6 @@
-/* Signals that ask a run to end: SIGINT, SIGTERM, SIGUSR1, SIGHUP. While nothing could be resumed they end the program at once; once
- * training runs the first one is noted for the loop to see, and a second one ends the program at once. The state is the
- * process's, as signals are. */
+/* Signals that ask a run to end: SIGINT, SIGTERM, SIGUSR1, SIGHUP. Before there is anything to resume they end the program at once. During
+ * training the first signal is recorded for the loop, and a second one ends the program at once. The state belongs to the process, as
+ * signals do. */
 #pragma once
 
 #include "base/status.h"
@@ -8,9 +8,10 @@
 #include <stdint.h>
 
 void signals_install(void);
-void signals_set_resumable(bool resumable); /* from now on the loop looks at signals_pending */
-void signals_ask(void);                     /* what the first SIGINT does while training; from any thread or handler */
+void signals_set_resumable(bool resumable); /* true: from now on the loop checks signals_pending */
+void signals_ask(void);                     /* acts like the first SIGINT during training; from any thread or handler */
 
-/* What begins now isn't stopped by what was asked for before: it keeps this number, and asks with it. 0: since the process began. */
+/* Returns a number that marks the present. Work that keeps it and passes it to signals_pending isn't stopped by earlier signals. 0 means
+ * the start of the process. */
 int64_t signals_begin(void);
-int     signals_pending(int64_t begun); /* the number of a signal that came since; 0: none */
+int     signals_pending(int64_t begun); /* the last signal if any came since `begun`; 0: none */

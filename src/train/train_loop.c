@@ -1,5 +1,5 @@
-/* The loop over train steps. A step writes inputs and replays programs; its numbers are read while the next one runs. It allocates
- * nothing, and the device never waits for the host. */
+/* The loop over train steps. A step writes its inputs and replays programs; its results are read while the next step runs. The loop
+ * allocates nothing, and the device never waits for the host. */
 #include "train/trainer_internal.h"
 
 #include "base/clock.h"
@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define NOTABLY 1.1 /* times the mean */
+#define NOTABLY 1.1 /* factor over the mean of all ranks */
 
 enum { MAX_BAD_IN_ROW = 3, TIMES_LONGEST = 5 };
 
@@ -22,7 +22,7 @@ const Program *trainer_micro(const Trainer *t, int64_t micro)
     return plan_micro(t->plan, micro, t->config->gradient_accumulation_steps);
 }
 
-/* A NaN of either sign prints as one. */
+/* Turns a negative NaN into a positive one, so that both print alike. */
 static double unsigned_nan(double value)
 {
     return isnan(value) ? (double)NAN : value;
@@ -70,7 +70,7 @@ static Status next_batch(Trainer *t, int64_t step, const Feeds **out)
     return OK;
 }
 
-/* Measures the scales of the first step on all of its micro-batches, so that they don't depend on how many there are. */
+/* If scales are needed, measures them on all micro-batches of the first step, so that they don't depend on the number of micro-batches. */
 static Status calibrate(Trainer *t)
 {
     const Feeds *batch;
@@ -113,14 +113,14 @@ static const char *result_name(const Plan *plan, int index)
     return index < RESULT_SCALARS ? names[index] : plan->scalars[index - RESULT_SCALARS].name;
 }
 
-/* A rank's message to the others after a step. */
+/* The message that a rank sends to the others after a step. */
 typedef struct RankStep {
     RankShare share;
     float     result[RESULT_MOST];
 } RankStep;
 _Static_assert(sizeof(RankStep) <= RANK_BYTES, "RANK_BYTES");
 
-/* A rank whose own work, smoothed over about ten steps, takes notably longer than the mean of all; -1: none. */
+/* The rank whose own work, averaged over about ten steps, takes notably longer than the mean of all ranks; -1: none. */
 static int slow_rank(Trainer *t)
 {
     double sum = 0, most = 0;
@@ -136,7 +136,7 @@ static int slow_rank(Trainer *t)
     return most * count > NOTABLY * sum ? slowest : -1;
 }
 
-/* The step of all ranks: their tokens, the time of the slowest. Their results are one. */
+/* Combines the step of all ranks: the sum of tokens, the time of the slowest. Their results must be equal. */
 static Status share_step(Trainer *t, const float *result, StepMetrics *step)
 {
     RankStep own = {.share = {step->step_tokens, step->seconds, comm_waited(t->comm) - t->waited}}, *all = t->from_ranks;
@@ -210,7 +210,7 @@ static Status check_divergence(Trainer *t, const StepMetrics *step)
          MAX_BAD_IN_ROW, (long long)step->step);
 }
 
-/* A disk that fails must not end the run: what it didn't take waits then. It is said once until that is written. */
+/* A failing disk doesn't end the run: data that couldn't be written waits. One warning is logged until a write succeeds. */
 static void log_waits(bool *waits, const char *what, Status status)
 {
     if (status != OK && !*waits) log_warn("%s; its %s are kept and written with the next one", status_message(), what);
@@ -235,7 +235,7 @@ void trainer_sync_events(Trainer *t)
 
 /* ---- evaluation ---- */
 
-/* Whether a signal came, and whether it is time to save: the lowest bit, which is rank 0's alone. */
+/* All ranks agree on a signal, and on whether a save by time is due. The lowest bit of `asked` says so; only rank 0 sets it. */
 static Status agree_on_signal(Trainer *t)
 {
     int64_t asked = 2 * (int64_t)signals_pending(t->run_file->begun) + trainer_save_is_timely(t);
@@ -245,14 +245,13 @@ static Status agree_on_signal(Trainer *t)
     return OK;
 }
 
-/* The sums of a rank's rows. */
+/* The sums over a rank's evaluation rows. */
 typedef struct EvalSum {
     double  loss;
     int64_t tokens, trained;
 } EvalSum;
 
-/* Micro-batch after micro-batch, each rank its own of them in turn, until the data or `eval_max_batches` ends; ERR_INTERRUPTED by a
- * signal. */
+/* Evaluates batch after batch, each rank every world-th one, until the data or `eval_max_batches` ends. ERR_INTERRUPTED: a signal came. */
 static Status eval_batches(Trainer *t, EvalSum *out)
 {
     const Program *program = plan_program(t->plan, &entry_eval);
@@ -280,7 +279,7 @@ static Status eval_batches(Trainer *t, EvalSum *out)
     return OK;
 }
 
-/* Adds the sums of all ranks, in their order. */
+/* Replaces this rank's sums by the sums over all ranks, added in rank order. */
 static Status share_eval(Trainer *t, EvalSum *sum)
 {
     EvalSum own = *sum, *all = t->from_ranks;
@@ -295,7 +294,7 @@ static Status share_eval(Trainer *t, EvalSum *sum)
     return OK;
 }
 
-/* On disk and on the screen. */
+/* Writes the evaluation to the log files and to the screen. */
 static void tell_eval(Trainer *t, const EvalMetrics *eval)
 {
     log_line(t, metrics_eval(t->metrics, eval));
@@ -303,7 +302,7 @@ static void tell_eval(Trainer *t, const EvalMetrics *eval)
     progress_eval(eval, &t->trend);
 }
 
-/* Whether it is the best so far, and is to be kept. */
+/* Records whether the evaluation is the best so far, and whether its checkpoint is to be kept. */
 static void judge_eval(Trainer *t, EvalMetrics *eval)
 {
     BestEval before = t->state.best;
@@ -322,7 +321,7 @@ static Status run_eval(Trainer *t)
     Status      status = eval_batches(t, &sum);
     if (status == ERR_INTERRUPTED) {
         status_clear();
-        return OK; /* it stays pending and is done again on resume */
+        return OK; /* the evaluation stays pending and is repeated on resume */
     }
     TRY(status);
     TRY(share_eval(t, &sum));
@@ -374,7 +373,7 @@ static void tell_step(Trainer *t, const StepMetrics *step)
     if (t->hooks->step_end) t->hooks->step_end(t->hooks->context, step->step - 1);
 }
 
-/* The memory that GPUs hold beside the plan, once every program has run. */
+/* Logs the GPU memory used beside the plan; called once every program has run. */
 static Status tell_beside(Trainer *t)
 {
     StrBuf  text = {0};
@@ -389,14 +388,14 @@ static Status tell_beside(Trainer *t)
     return OK;
 }
 
-/* How long a rank may seem to do nothing follows from the longest step, once there was one. */
+/* Raises the time that a rank may take without a beat to a multiple of the longest step. */
 static void allow_seconds(Trainer *t, double step_seconds)
 {
     double seconds = TIMES_LONGEST * step_seconds;
     if (isinf(t->allowed_seconds) || seconds > t->allowed_seconds) t->allowed_seconds = seconds;
 }
 
-/* The oldest queued step: its result is awaited, written down, shown. */
+/* Awaits the oldest queued step; logs and shows its result. */
 static Status finish_step(Trainer *t)
 {
     StepMetrics step;
@@ -409,7 +408,7 @@ static Status finish_step(Trainer *t)
     return check_divergence(t, &step);
 }
 
-/* Until at most so many are queued. When a run diverged, the steps queued behind are written down too. */
+/* Finishes steps until at most `most_queued` are left. If the run diverged, the remaining queued steps are logged too. */
 static Status finish_steps(Trainer *t, int most_queued)
 {
     while (t->num_queued > most_queued) {
@@ -423,14 +422,14 @@ static Status finish_steps(Trainer *t, int most_queued)
     return OK;
 }
 
-/* Whether evaluating, saving or ending comes behind the last queued step: then its result is needed. */
+/* Whether evaluating, saving or ending follows the last queued step, so that all queued steps must be finished first. */
 static bool must_finish(const Trainer *t)
 {
     int64_t step = trainer_next_step(t);
     return step >= t->schedule.total || eval_due(t, step) || trainer_save_due(t, step) || t->signal;
 }
 
-/* Evaluating and saving, where they are due. */
+/* Evaluates and saves, if either is due. */
 static Status between_steps(Trainer *t)
 {
     bool evaluates = t->state.eval_pending && !t->signal;
@@ -447,7 +446,7 @@ static Status between_steps(Trainer *t)
     return t->signal ? interrupted(t) : OK;
 }
 
-/* Whether no step comes any more; it is said why, where it isn't the last one. */
+/* Whether no further step is made. If the run ends early, logs why. */
 static bool is_over(const Trainer *t)
 {
     if (t->state.step >= t->schedule.total) return true;

@@ -1,5 +1,5 @@
-/* The start and the end of a run. Nothing is written before everything that can be checked was. What its output_dir holds already:
- * trainer_output.c. */
+/* The start and the end of a run. Nothing is written before everything that can be checked has passed. trainer_output.c handles the
+ * contents of output_dir. */
 #include "train/trainer_internal.h"
 
 #include "base/clock.h"
@@ -25,7 +25,7 @@
 
 /* ---- ranks ---- */
 
-/* Rank 0 does what is done once for all ranks. */
+/* Rank 0 does the work that is done once for all ranks. */
 bool trainer_leads(const Trainer *t)
 {
     return t->place.rank == 0;
@@ -55,7 +55,7 @@ static uint64_t programs_hash(const Plan *plan)
     return hash_bytes(plan->facts.name, strlen(plan->facts.name), plan_collectives(plan));
 }
 
-/* Rank 0's run file and arguments against this rank's. */
+/* Compares rank 0's run file and arguments with this rank's. */
 static Status compare_run_files(Trainer *t)
 {
     StrBuf own = {0}, difference = {0};
@@ -141,7 +141,8 @@ static Status open_model(Trainer *t)
     return t->config->from_scratch ? OK : require_weights(t);
 }
 
-/* Trained weights are kept as the optimizer updates them, a frozen base as products read it. */
+/* Logs the model and the dtype of its weights: trained weights have the dtype in which the optimizer updates them, a frozen base the dtype
+ * that products read. */
 static void tell_model(Trainer *t)
 {
     const CompileOptions *o = &t->options;
@@ -150,7 +151,7 @@ static void tell_model(Trainer *t)
                   &t->model_notes);
 }
 
-/* Before the device is touched: whether output_dir can be written, and is no folder that is read. */
+/* Checks, before the device is used, that output_dir can be written and isn't a folder that the run reads. */
 static Status check_output(const Trainer *t)
 {
     const Config *c = t->config;
@@ -183,7 +184,7 @@ static Status open_device(Trainer *t)
     return OK;
 }
 
-/* Who drives the steps may ask for any program between them. */
+/* Adds the programs that the plan lacks: the caller of a driven run may use any program between steps. */
 static void add_driven_programs(Trainer *t)
 {
     static const Entry *const between[] = {&entry_eval, &entry_prefill, &entry_decode};
@@ -227,14 +228,14 @@ Status trainer_open(Trainer *t)
 
 /* ---- data, weights ---- */
 
-/* The matrices that adapters take from the base; a checkpoint has them beside the adapters. */
+/* Finds the matrices that adapters take from the base; a checkpoint stores them beside the adapters. */
 static Status find_pairs(Trainer *t)
 {
     const LoraOptions *lora = &t->options.lora;
     lora_pairs_destroy(t->pairs);
     t->pairs = NULL;
     if (!t->plan->adapters_take) return OK;
-    TRY(trainer_agree(t, OK)); /* a rank that failed before this takes no part in what follows */
+    TRY(trainer_agree(t, OK)); /* if a rank failed before, no rank begins the collective work below */
     if (t->resume_path[0]) return trainer_agree(t, lora_pairs_read(t->resume_path, t->plan, lora, &t->pairs));
     if (trainer_leads(t)) log_info("lora_init: %s: decomposing the weights of the adapted layers", choice_text(t->config->lora_init));
     return lora_pairs_make(t->model, t->plan, lora, t->options.master_dtype, t->comm, device_cpu_pool(t->device), &t->pairs);
@@ -259,7 +260,7 @@ static Status load_weights(Trainer *t)
     if (c->adapter) return weights_load_adapter(t->session, c->adapter);
     if (t->pairs) return lora_pairs_load(t->session, t->pairs);
     if (!t->options.lora.use_dora) return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
-    TRY(trainer_agree(t, OK)); /* as in find_pairs */
+    TRY(trainer_agree(t, OK)); /* if a rank failed before, no rank begins dora_begin, which is collective */
     return dora_begin(t->session, t->model, weights_made_format(&t->options), (uint64_t)c->seed, t->comm, pool);
 }
 
@@ -279,7 +280,7 @@ static bool trains_turns(const RunData *data)
     return any;
 }
 
-/* The token that ends turns in training must end them when the model is served. */
+/* Finds the token that ends turns in training: it must also end them when the model is served. */
 static Status find_stop_token(Trainer *t)
 {
     StrBuf  stop = {0};
@@ -295,7 +296,7 @@ static Status find_stop_token(Trainer *t)
     return status;
 }
 
-/* Everything of this rank's that can fail, before anything of an earlier run is touched. */
+/* Does everything on this rank that can fail, before any file of an earlier run is changed. */
 static Status load(Trainer *t)
 {
     const Config *c = t->config;
@@ -358,7 +359,7 @@ Status trainer_merge(Trainer *t, const char *adapter_dir, const char *folder)
     return status;
 }
 
-/* merge_adapter: output_dir/merged, which appears whole. */
+/* For merge_adapter: writes output_dir/merged, which is renamed when complete. */
 static Status save_merged(Trainer *t)
 {
     const char *dir = t->config->output_dir, *folder = arena_printf(&t->arena, "%s/merged", dir);
@@ -369,7 +370,7 @@ static Status save_merged(Trainer *t)
     return file_sync_dir(dir);
 }
 
-/* merge_adapter may be asked for after the run. */
+/* Merges the adapter of a finished run if merge_adapter was set afterwards. */
 static Status merge_finished(Trainer *t)
 {
     const char *folder = arena_printf(&t->arena, "%s/merged", t->config->output_dir);
@@ -381,7 +382,7 @@ static Status merge_finished(Trainer *t)
     return OK;
 }
 
-/* The model card is worth no failure of the run. */
+/* Failing to write the model card doesn't fail the run. */
 static void write_card(Trainer *t)
 {
     bool      stays;
@@ -394,7 +395,7 @@ static void write_card(Trainer *t)
     }
 }
 
-/* Writes the files beside the model. */
+/* Writes the remaining files beside the model. */
 static Status complete_output(Trainer *t, const char *state_text)
 {
     const char *dir = t->config->output_dir;
@@ -404,7 +405,7 @@ static Status complete_output(Trainer *t, const char *state_text)
     return run_record_write(dir, &t->record, true);
 }
 
-/* The session gets the weights of the best evaluation back, where they are wanted and others than it has. */
+/* For load_best_model_at_end: loads the weights of the best evaluation into the session, unless it has them. */
 static Status take_best(Trainer *t)
 {
     int64_t     step = t->state.best.step;
@@ -433,7 +434,7 @@ static Status save_final(Trainer *t)
     if (trainer_leads(t)) status = metrics_sync(t->metrics, &mark);
     if (status == OK) status = trainer_context(t, true, &text, &context);
     if (status == OK && trainer_leads(t))
-        status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* of the adapter that goes now */
+        status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* made from the adapter that is replaced now */
     status = trainer_agree(t, status);
     t->held_step = t->state.step;
     if (status == OK) status = take_best(t);
@@ -443,7 +444,8 @@ static Status save_final(Trainer *t)
     return trainer_agree(t, status);
 }
 
-/* For a message that says how to go on from the last checkpoint: it is the newest then. */
+/* Sets aside later checkpoints of another branch, so that a message may say how to resume from the last checkpoint. Keeps the status
+ * message. */
 static void leave_branch(Trainer *t)
 {
     char message[STATUS_MESSAGE_BYTES];
@@ -455,7 +457,7 @@ static void leave_branch(Trainer *t)
     (void)ignored;
 }
 
-/* None comes after them: those that still wait are lost. */
+/* Writes the last events. Events that can't be written now are lost. */
 static void end_events(Trainer *t)
 {
     if (!t->events || event_file_sync(t->events) == OK) return;
@@ -476,7 +478,7 @@ static Status finish(Trainer *t)
     return OK;
 }
 
-/* A GPU fell out, or a kernel failed: nothing can be read back any more. */
+/* Reports the failure of a device, from which nothing can be read back any more. */
 static Status device_lost(Trainer *t)
 {
     char failure[STATUS_MESSAGE_BYTES];
@@ -556,7 +558,7 @@ Status trainer_run(const Config *config, const TrainHooks *hooks, Comm *comm, Ra
         comm_abort(comm, status, status_message());
         status = status_prefix(status, "rank %d", place.rank);
     }
-    if (status == ERR_RANK && comm_check(comm) != OK) status = comm_cause(comm); /* with the failure's own message */
+    if (status == ERR_RANK && comm_check(comm) != OK) status = comm_cause(comm); /* now with the message of the original failure */
     out->rank = place.rank;
     out->steps = t->state.step;
     out->loss = t->last_loss;

@@ -1,4 +1,4 @@
-/* Training: resolve, plan, check, load or resume, step, evaluate, save. */
+/* Training: resolves settings, plans, checks, loads or resumes, steps, evaluates and saves. */
 #pragma once
 
 #include "data/loader.h"
@@ -8,40 +8,40 @@
 #include "text/template/template.h"
 #include "text/tokenizer.h"
 
-/* What samples are made with. */
+/* The argument of the sample hook. */
 typedef struct SampleJob {
-    Session         *session; /* has PREFILL and DECODE programs */
+    Session         *session; /* has programs of the entries prefill and decode */
     const Tokenizer *tokenizer;
-    const Template  *tmpl;       /* the run's chat template; NULL: it trains no turns, or there is none */
-    Loader          *eval;       /* the rows just evaluated, of as many tokens as the session's EVAL program takes */
-    int32_t          stop_token; /* that ends a turn beside the tokenizer's EOS; -1: none */
+    const Template  *tmpl;       /* the run's chat template; NULL: the run trains no turns, or has none */
+    Loader          *eval;       /* the evaluation rows, each of as many tokens as the session's eval program takes */
+    int32_t          stop_token; /* token that ends turns, besides the tokenizer's EOS; -1: none */
     int64_t          step;
-    Metrics         *metrics; /* where samples go; NULL: nowhere, rank 0's do */
+    Metrics         *metrics; /* where samples are logged; NULL on ranks other than 0 */
 } SampleJob;
 
-/* What users of the library (and tests) may hang into the loop. Any may be NULL. */
+/* Hooks into the loop for users of the library and tests. Each may be NULL. */
 typedef struct TrainHooks {
     void *context;
-    /* After an evaluation, on every rank, each on a thread of its own. */
+    /* Called after an evaluation on every rank, each on a thread of its own. */
     Status (*sample)(void *context, const SampleJob *job);
-    /* Around the work of one train step on rank 0, evaluation and saving not counted; step from 0. */
+    /* Called on rank 0 before and after the work of a train step, without evaluation and saving; step from 0. */
     void (*step_begin)(void *context, int64_t step);
     void (*step_end)(void *context, int64_t step);
 } TrainHooks;
 
 typedef struct TrainOutcome {
-    int       rank;             /* of this process: rank 0 tells people */
-    bool      already_finished; /* no step was made: an earlier start had finished this run */
+    int       rank;             /* rank of this process; rank 0 reports to the user */
+    bool      already_finished; /* no step was made: an earlier start had completed this run */
     int64_t   steps;
-    double    loss, eval_loss; /* of the last step and evaluation; NaN: none */
-    EvalTrend trend;           /* of all evaluations */
-    int64_t   held_step;       /* whose weights output_dir holds; -1: it wasn't finished here */
-    int64_t   best_step;       /* of the best evaluation so far; 0: none */
+    double    loss, eval_loss; /* losses of the last step and of the last evaluation; NaN: none */
+    EvalTrend trend;           /* trend of the losses of all evaluations */
+    int64_t   held_step;       /* step of the weights in output_dir; -1: the run wasn't completed here */
+    int64_t   best_step;       /* step of the best evaluation so far; 0: none */
 } TrainOutcome;
 
-/* Whether a run that was cut goes on with these very settings: resume_from_checkpoint says so. */
+/* Whether an interrupted run can be resumed with the same settings, because resume_from_checkpoint is auto or true. */
 bool train_goes_on(const Config *config);
 
-/* Trains as the run file says; the model ends up in output_dir. Statuses: ERR_INVALID and the like before anything is touched,
- * ERR_NO_FIT for memory or disk, ERR_DIVERGED, ERR_INTERRUPTED after a resumable save, ERR_SAVE when the last save failed. */
+/* Trains as the run file says; the final model is in output_dir. ERR_INVALID and other errors of settings come before any file is changed;
+ * ERR_NO_FIT: too little memory or disk; ERR_DIVERGED; ERR_INTERRUPTED: after a resumable save; ERR_SAVE: the last save failed. */
 NODISCARD Status train_run(const Config *config, const TrainHooks *hooks, TrainOutcome *out);

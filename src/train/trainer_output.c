@@ -1,4 +1,4 @@
-/* output_dir when a run starts. The files that an earlier start left there decide whether the run goes on, starts anew or is refused; then
+/* output_dir when a run starts. The files that an earlier run left there decide whether the run resumes, starts anew or is refused. Then
  * the folder becomes this run's. */
 #include "train/trainer_internal.h"
 
@@ -60,12 +60,12 @@ static Status check_step(const Trainer *t, const TrainState *state, int64_t tota
     return OK;
 }
 
-/* Settings and inputs of the run that is there against this one's. */
+/* Refuses settings and inputs that differ from those of the run in output_dir. */
 static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
 {
     SCOPED_STRBUF(difference);
     const char *dir = t->config->output_dir, *kind = finished ? "finished" : "unfinished";
-    if (finished) /* else its checkpoint tells, once opened */
+    if (finished) /* an unfinished run's checkpoint is compared once the data is open */
         TRY(run_data_keys(t->config, t->tokenizer, t->tokenizer_dir, t->record.began, &t->record.data));
     const char *input = run_record_changed_input(before, &t->record);
     FAIL_IF(!run_record_same_settings(before, &t->record, &difference), ERR_INVALID,
@@ -79,8 +79,8 @@ static Status refuse_changes(Trainer *t, const RunRecord *before, bool finished)
     return OK;
 }
 
-/* All parameters go on from all parameters, an adapter from an adapter, over weights of the same format: in another they are other weights.
- */
+/* A run that trains all parameters can't resume from an adapter, nor the reverse. An adapter also needs a base in the same format: in
+ * another format the base has other weights. */
 Status trainer_refuse_other_kind(Trainer *t)
 {
     const WeightFormat *here = weights_made_format(&t->options), *there;
@@ -99,16 +99,16 @@ Status trainer_refuse_other_kind(Trainer *t)
     return OK;
 }
 
-/* The record of the folder that resume_path lies in. False: it isn't known. */
+/* Reads the record of the folder that contains resume_path. False: it can't be read. */
 static bool read_writer(Trainer *t, RunRecord *out)
 {
     RunPresence presence;
     Status      status = run_record_read(arena_printf(&t->arena, "%s/..", t->resume_path), &presence, out);
-    if (status != OK) status_clear(); /* not known */
+    if (status != OK) status_clear(); /* no record: not an error */
     return status == OK;
 }
 
-/* An adapter means nothing on other weights than it was trained on, whatever else may change. */
+/* An adapter is useless on other weights than it was trained on, so a changed base is always refused. */
 static Status refuse_other_base(Trainer *t)
 {
     SCOPED(run_record_deinit) RunRecord writer = {0};
@@ -120,7 +120,7 @@ static Status refuse_other_base(Trainer *t)
     return OK;
 }
 
-/* Rows of new tokens are told apart by their ids alone. */
+/* Rows of new tokens are identified only by their ids, so the tokens must be the same. */
 static Status refuse_other_tokens(Trainer *t)
 {
     const Config *c = t->config;
@@ -129,7 +129,7 @@ static Status refuse_other_tokens(Trainer *t)
     return config_at(c->origin, key, setup_check_tokens(&t->arena, t->resume_path, t->tokenizer));
 }
 
-/* run.json is damaged: a checkpoint knows the settings too. */
+/* Handles a damaged run.json: a checkpoint can replace it, since checkpoints store the settings too. */
 static Status without_record(Trainer *t)
 {
     char problem[STATUS_MESSAGE_BYTES / 4];
@@ -144,7 +144,7 @@ static Status without_record(Trainer *t)
     return OK;
 }
 
-/* The files of an earlier start decide; only `auto` refuses to go on with other settings. */
+/* Decides by the files of an earlier run. Only `auto` refuses to resume with other settings. */
 static Status look_at_output(Trainer *t, bool *out_finished)
 {
     const Config *c = t->config;
@@ -177,7 +177,7 @@ static Status look_at_output(Trainer *t, bool *out_finished)
     return OK;
 }
 
-/* All that rank 0 found, as it tells the other ranks. */
+/* The findings of rank 0, which it sends to the other ranks. */
 typedef struct Settled {
     char     resume_path[4096];
     int64_t  began;
@@ -185,7 +185,7 @@ typedef struct Settled {
     bool     is_first, is_finished;
 } Settled;
 
-/* The length of the part of a path that exists. */
+/* Length of the longest beginning of a path that exists. */
 static Status existing_prefix(const char *path, size_t *out)
 {
     char part[4096];
@@ -201,7 +201,8 @@ static Status existing_prefix(const char *path, size_t *out)
     return OK;
 }
 
-/* From here on another run's work in the folder is seen or refused. That run may remove a folder that it made and this one found. */
+/* Creates and locks output_dir: from here on no other run can work in it. Before it is locked, another run that created it may remove it;
+ * then both steps are repeated. */
 static Status lock_output(Trainer *t)
 {
     enum { MOST_TRIES = 100 };
@@ -256,7 +257,7 @@ Status trainer_look_at_output(Trainer *t, bool *out_finished)
 
 /* ---- from where, and whether the disk takes it ---- */
 
-/* Whether this start goes on from a checkpoint of this very output: only then log and outputs there are this run's. */
+/* Whether this run resumes from a checkpoint in its own output_dir: only then do the log and outputs there belong to it. */
 static Status continues_output(const Trainer *t, bool *out)
 {
     SCOPED_ARENA(arena);
@@ -270,21 +271,23 @@ static int64_t divide_up(int64_t steps, int64_t every)
     return steps / every + (steps % every > 0);
 }
 
-/* Checkpoints that a run to `total` steps saves: by steps from step 0 on, and at its end. Those by time take each other's place. */
+/* How many checkpoints a run to step `total` saves: by steps, counted from step 0, and at its end. Checkpoints by time replace each other.
+ */
 static int64_t saves_up_to(const Trainer *t, int64_t total)
 {
     return t->save_every > 0 ? divide_up(total, t->save_every) + 1 : 1;
 }
 
-/* A run that saves less often than save_total_limit keeps only as many as it saves: checkpoints of interruptions don't pile up, nor do
- * those by time. */
+/* How many checkpoints to keep: save_total_limit, but no more than the run saves by steps. So checkpoints of interruptions and of saves by
+ * time don't pile up. */
 static int64_t settle_keep(const Trainer *t)
 {
     int64_t most = saves_up_to(t, t->schedule.total);
     return t->config->save_total_limit < most ? t->config->save_total_limit : most;
 }
 
-/* The rows of a checkpoint that doesn't tell them: steps of `batch` rows, of which padding may have filled up the last. */
+/* The number of rows used before a checkpoint that doesn't store this number: its steps times `batch` rows. But the last step may have been
+ * filled up with padding. */
 static int64_t rows_of_steps(const Trainer *t, int64_t batch)
 {
     int64_t rows = t->state.step * batch, all = loader_total_rows(t->data.train);
@@ -356,7 +359,7 @@ Status trainer_load_state(Trainer *t)
     return OK;
 }
 
-/* Those that each evaluation may ask for, where no other save comes with it. */
+/* Saves that best evaluations may cause, unless evaluations coincide with other saves. */
 static int64_t best_saves_left(const Trainer *t)
 {
     bool is_covered = t->eval_every == 0 || (t->save_every > 0 && t->eval_every % t->save_every == 0);
@@ -371,7 +374,7 @@ static int64_t saves_left(const Trainer *t)
     return best_saves_left(t) + saves_up_to(t, total) - (t->saved_step == step ? step / every + 1 : divide_up(step, every));
 }
 
-/* Saves by time are no reason to refuse a disk that holds all that a run without them writes. */
+/* If the disk is large enough for a run without saves by time, turns them off instead of refusing the run. */
 static Status without_timed_saves(Trainer *t, DiskNeed need)
 {
     char message[STATUS_MESSAGE_BYTES];
@@ -411,7 +414,7 @@ Status trainer_check_length(const Trainer *t, const char *dir, int64_t step)
     bool        adapters = t->options.lora.enabled, is_cut = checkpoint_model_bytes(t->plan, adapters) > t->config->max_shard_size;
     const char *weights = adapters ? "adapter_model" : "model", *cut = is_cut ? "-00001-of-00001" : "";
     int         file = snprintf(NULL, 0, "%s%s.safetensors", weights, cut),
-        side = (int)sizeof "special_tokens_map.json" - 1; /* the longest beside it */
+        side = (int)sizeof "special_tokens_map.json" - 1; /* the longest name among the files beside the weights */
     int below = snprintf(NULL, 0, "/.checkpoint-%lld.partial/%*s.partial", (long long)step, file > side ? file : side, "");
     FAIL_IF(
         strlen(dir) + (size_t)below >= PATH_MAX, ERR_INVALID,
@@ -422,7 +425,7 @@ Status trainer_check_length(const Trainer *t, const char *dir, int64_t step)
 
 /* ---- the folder becomes this run's ---- */
 
-/* Whether tokenizing left something worth keeping. */
+/* Whether the folder contains tokenized shards, which are worth keeping. */
 static Status find_shards(Arena *arena, const char *path, bool *out)
 {
     const char **names;
@@ -466,7 +469,8 @@ Status trainer_open_data(Trainer *t)
     return run_data_check_inputs(&t->data, c, t->model, t->plan);
 }
 
-/* The files that ranks write together lie in one folder. File systems of several hosts show new files late. */
+/* Checks that this rank sees rank 0's output_dir, since ranks write its files together. File systems shared by hosts may show new files
+ * late. */
 Status trainer_find_output(Trainer *t)
 {
     enum { MOST_SECONDS = 30 };
@@ -483,7 +487,7 @@ Status trainer_find_output(Trainer *t)
     return OK;
 }
 
-/* Tells which lines of the log aren't as they were when the checkpoint was saved, and which lines this run writes again. */
+/* Logs which lines of metrics.jsonl changed since the checkpoint was saved, and which lines this run will write again. */
 static void tell_log(const Trainer *t, const MetricsFound *found)
 {
     if (found->num_bad)
@@ -498,7 +502,7 @@ static void tell_log(const Trainer *t, const MetricsFound *found)
                  (long long)found->cut_first, (long long)found->cut_last, (long long)t->state.step);
 }
 
-/* Opens the log behind the checkpoint's lines. If lines were lost since, a warning and a line of the log say so. */
+/* Opens the log after the checkpoint's lines. If lines were lost, a warning and a line in the log say so. */
 static Status open_metrics(Trainer *t)
 {
     const MetricsMark   mark = {t->state.step, t->state.metrics_bytes, t->state.metrics_hash};
@@ -530,13 +534,13 @@ Status trainer_begin_output(Trainer *t)
     const Config *c = t->config;
     bool          continues;
     TRY(continues_output(t, &continues));
-    TRY(open_events(t)); /* before anything is removed */
+    TRY(open_events(t)); /* must succeed before anything is removed */
     if (resume_is(t, "false")) TRY(checkpoint_remove_all(c->output_dir));
     if (continues) TRY(checkpoint_prune(c->output_dir, t->keep, trainer_kept_best(t), t->state.step));
     t->record.data = t->data.keys;
     t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));
-    if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between starts anew again */
+    if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between begins anew too */
     if (!continues) TRY(model_card_remove(c->output_dir));
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     return open_metrics(t);

@@ -1,6 +1,8 @@
-/* Panels by kernel. fp32: of each l the numbers of all rows or columns, as sgemm.h's, filled up with 0. Pairs: the same of pairs, first one
- * of the even chain, then one of the odd chain; the upper half of a pair is added first. AMX: of each block 2 x 16 rows of a, all 32
- * elements side by side, or 2 x 16 columns of b, of each pair of l those of all 16. */
+/* Panels by kernel, padded with zeros to whole blocks.
+ *   fp32    for each l the elements of all rows or columns, as in sgemm.h
+ *   pairs   for each step one pair of bf16 of every row or column; steps alternate between the even and the odd chain. The upper half of a
+ *   pair is added first
+ *   AMX     a block of a is 2 x 16 rows of 32 elements each; a block of b is 2 x 16 columns: for each pair of l the pairs of 16 columns */
 #include "device/cpu/bgemm.h"
 
 #include "base/cpu.h"
@@ -12,10 +14,10 @@
 
 enum {
     GROUP = 16,    /* rows or columns packed together */
-    UNROLLED = 4,  /* steps */
-    SUM_ROWS = 48, /* of sums that are taken together, at most */
-    AHEAD = 1024,  /* few rows: so many numbers ahead a column of b is fetched into the second cache, */
-    LINES = 4,     /* so many cache lines at once: memory is read in long pieces */
+    UNROLLED = 4,  /* steps of a loop */
+    SUM_ROWS = 48, /* rows of sums passed to `take` at once, at most */
+    AHEAD = 1024,  /* few rows: elements that prefetches of b's columns into the L2 cache are ahead */
+    LINES = 4,     /* cache lines of a column that are prefetched at a time: memory is read in long pieces */
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -66,9 +68,10 @@ enum {
 
 #define AMX __attribute__((target("amx-tile,amx-bf16")))
 
-enum { TILE_ROWS = 16, TILE_BYTES = 64, HALF = TILE_ROWS * TILE_BYTES /* of a block of a panel */ };
+enum { TILE_ROWS = 16, TILE_BYTES = 64, HALF = TILE_ROWS * TILE_BYTES /* bytes of 16 rows or columns of a block */ };
 
-/* Tiles 0 to 3 are sums, 4 and 5 rows of a, 6 and 7 columns of b. A constant, as GCC sees only the first bytes of it used. */
+/* Tiles 0 to 3 are accumulators, 4 and 5 rows of a, 6 and 7 columns of b. The config is static, because GCC thinks that only its first
+ * bytes are used. */
 AMX static void amx_begin(void)
 {
     static const struct {
@@ -143,22 +146,23 @@ static inline int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* Which elements of a block are pairs: low half, high half. */
+/* Order of a block's elements in pairs: low half, high half. */
 static const uint16_t neighbours[BGEMM_BLOCK] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 13, 14, 15,
                                                  16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31};
 static const uint16_t chained[BGEMM_BLOCK] = {2,  0,  3,  1,  6,  4,  7,  5,  10, 8,  11, 9,  14, 12, 15, 13,
                                               18, 16, 19, 17, 22, 20, 23, 21, 26, 24, 27, 25, 30, 28, 31, 29};
 
-/* How the pairs of a kernel's panels lie, in 32-bit words. */
+/* How a kernel's panels store pairs; lengths are in 32-bit words. */
 typedef struct Layout {
-    int             width;       /* of a panel */
-    int             step_words;  /* from a step to the next; by_rows: from a row */
+    int             width;       /* rows or columns of a panel */
+    int             step_words;  /* from a step to the next; by_rows: from a row to the next */
     int             group_words; /* from a group of rows or columns to the next within a block */
-    bool            by_rows;     /* a row's pairs are side by side; else those of a step */
+    bool            by_rows;     /* pairs of a row are side by side; else pairs of a step */
     const uint16_t *order;
 } Layout;
 
-/* `count` rows of `depth` elements side by side, a block at most. */
+/* Loads `count` rows (or columns) that are stored along the depth, `depth` elements of each, at most a block. x[i] is row i; the rest
+ * is 0. */
 WIDE static inline __attribute__((always_inline)) void load_along(const Layout *layout, const uint16_t *from, int64_t stride, int64_t count,
                                                                   int64_t depth, __m512i x[GROUP])
 {
@@ -171,7 +175,7 @@ WIDE static inline __attribute__((always_inline)) void load_along(const Layout *
     }
 }
 
-/* The pairs of `count` elements side by side, of rows that lie along the depth. */
+/* Loads pairs from a matrix that stores `count` rows (or columns) side by side at each depth. x[step] holds the pairs of a step. */
 WIDE static inline __attribute__((always_inline)) void load_across(const Layout *layout, const uint16_t *from, int64_t stride,
                                                                    int64_t count, int64_t depth, __m512i x[GROUP])
 {
@@ -185,7 +189,7 @@ WIDE static inline __attribute__((always_inline)) void load_across(const Layout 
     }
 }
 
-/* A group over a block of the depth. */
+/* Packs a group over one block of the depth. */
 WIDE static inline __attribute__((always_inline)) void pack_group(const Layout *layout, const BgemmSource *s, int64_t at, int64_t l,
                                                                   int64_t count, uint32_t *to)
 {
@@ -210,7 +214,7 @@ WIDE static inline __attribute__((always_inline)) void pack_panel(const Layout *
         pack_group(layout, s, at + g * GROUP, l, least(GROUP, s->count - at - g * GROUP), (uint32_t *)block + g * layout->group_words);
 }
 
-/* Memory is read along its rows. */
+/* Packs all panels, and reads memory along its stored rows. */
 WIDE static inline __attribute__((always_inline)) void pack(const Layout *layout, const BgemmSource *s, char *panels, size_t panel)
 {
     int width = layout->width;
@@ -255,7 +259,7 @@ PACK_FP32(pack_12, 12)
 PACK_FP32(pack_16, 16)
 PACK_FP32(pack_32, 32)
 
-/* Denormals are taken for 0, on this thread until _mm_setcsr of what this returns. */
+/* Treats denormals as 0 on this thread, until _mm_setcsr of the returned value. */
 static unsigned flush_denormals(void)
 {
     const unsigned to_zero = 0x8000, are_zero = 0x40;
@@ -269,7 +273,7 @@ static const BgemmKernel avx512 = {"AVX-512", 12, 32, 4, pack_12, pack_32, avx51
 static const BgemmKernel pairs = {"AVX512_BF16", 12, 32, 2, pairs_pack_a, pairs_pack_b, pairs_tile, NULL, NULL};
 static const BgemmKernel amx = {"AMX", 32, 32, 2, amx_pack_a, amx_pack_b, amx_tile, amx_begin, amx_end};
 
-/* Intel's processors take four times as long for a VDPBF16PS as for a multiply-add, AMD's as long. */
+/* VDPBF16PS takes four times as long as a multiply-add on Intel's processors, and as long as one on AMD's. */
 int bgemm_kernels(const BgemmKernel **out)
 {
     int  count = 0;
@@ -294,7 +298,7 @@ const BgemmKernel *bgemm_kernel(void)
     return kernels[0];
 }
 
-/* Denormals are switched once for several panels of a. */
+/* The mode for denormals is switched once for several panels of a. */
 void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const char *a, const char *b, size_t panel, BgemmTake take,
                void *context)
 {
@@ -317,8 +321,8 @@ void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const
 
 /* ---- few rows ---- */
 
-/* Fetches what lies AHEAD in `cols` columns into the second cache: at each depth l LINES lines of some columns, in turn. The first cache
- * has too few requests under way at a time to keep memory busy. */
+/* Prefetches columns of b into the L2 cache, AHEAD elements further on. Each block of l serves one part of the `cols` columns, in turn:
+ * LINES cache lines of each column in it. The L1 cache allows too few requests in flight to keep memory busy. */
 static inline __attribute__((always_inline)) void fetch_ahead(const int cols, int64_t l, const BgemmCols *b)
 {
     int64_t         part = l / BGEMM_BLOCK % LINES, from = l - part * BGEMM_BLOCK + AHEAD;
@@ -329,7 +333,7 @@ static inline __attribute__((always_inline)) void fetch_ahead(const int cols, in
         for (int line = 0; line < LINES; line++) __builtin_prefetch(at + line * BGEMM_BLOCK, 0, 2);
 }
 
-/* Lanes are columns: 16 of them over a block are turned in registers, so that a word has two neighbours along the depth. */
+/* Lanes are columns: a block of 16 columns is transposed in registers, so that a word holds two neighbouring elements of a column. */
 WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride,
                                                                 const BgemmCols *b, float *sums)
 {
@@ -363,7 +367,8 @@ WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, 
     for (int r = 0; r < rows; r++) _mm512_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
 }
 
-/* A block of 8 columns of which `cols` are there, `depth` numbers of each: where it lies, or filled up with zeros in `filled`. */
+/* A block of 8 columns with `depth` elements each, of which `cols` columns exist: in place, or padded with zeros in `filled`, whose stride
+ * is set. */
 static inline const uint16_t *whole_block(const uint16_t *at, int64_t *stride, int64_t cols, int64_t depth, uint16_t filled[8][BGEMM_BLOCK])
 {
     if (cols >= 8 && depth >= BGEMM_BLOCK) return at;
@@ -373,7 +378,7 @@ static inline const uint16_t *whole_block(const uint16_t *at, int64_t *stride, i
     return filled[0];
 }
 
-/* The same with 8 columns. */
+/* As few_wide, with 8 columns at a time. */
 static inline __attribute__((always_inline)) void few_narrow(const int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride,
                                                              const BgemmCols *b, float *sums)
 {
@@ -406,7 +411,7 @@ static inline __attribute__((always_inline)) void few_narrow(const int rows, int
     for (int r = 0; r < rows; r++) _mm256_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
 }
 
-/* `rows` becomes a constant. */
+/* Calls the function with `rows` as a constant. */
 #define FEW_OF(function, ...) \
     do { \
         if (rows == 1) \

@@ -1,8 +1,8 @@
-/* A tile of bgemm.c for the vectors it defines: VECTOR of LANES lanes, PANEL x 2 of them, ROWS at a time. NAME, TARGET (its instruction
- * set), STEPS (in a block, of both chains in turn), and on vectors: ALL (a lane of a, for all), LOAD, STORE, ADD and ADD_PRODUCT, which
- * adds in the sum's own register. */
+/* A tile of bgemm.c, which defines VECTOR (of LANES lanes), PANEL (a tile has PANEL x 2 vectors), ROWS (rows at a time), NAME, TARGET (its
+ * instruction set) and STEPS (steps of a block, alternating between the chains). On vectors it defines ALL (broadcasts a lane of a), LOAD,
+ * STORE, ADD and ADD_PRODUCT, which adds in the sum's own register. */
 
-/* A block of the depth, the first or added to its sums. So few rows at a time that both chains stay in registers. */
+/* Adds a block of the depth to the sums; `first`: stores it as the sums. ROWS is so small that both chains stay in registers. */
 TARGET static inline __attribute__((always_inline)) void NAME(block)(const bool first, const float *a, const float *b, float *sums)
 {
     VECTOR chain[2][ROWS][2];

@@ -1,5 +1,4 @@
-/* The CPU as a device: memory is the process's own, launches run one after another at once, each spread over the thread
- * pool. */
+/* The CPU as a device: memory is the process's own; launches run immediately, one after another, each spread over the thread pool. */
 #include "device/device.h"
 
 #include "base/clock.h"
@@ -13,14 +12,14 @@
 
 enum {
     ALIGNMENT = 256,
-    HUGE_PAGE = 2 * 1024 * 1024, /* big blocks begin at one and ask for them: fewer misses of the address cache */
+    HUGE_PAGE = 2 * 1024 * 1024, /* big allocations are aligned to it and ask for huge pages: fewer TLB misses */
 };
 
 typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
     Comm       *comm;                /* NULL: one rank */
-    double      marks[DEVICE_MARKS]; /* when each was set */
+    double      marks[DEVICE_MARKS]; /* seconds at which each was set */
     void       *peak_memory;         /* of device_cpu_measure_peak, kept for its next call */
     Status      error;               /* sticky, with its message */
     char        message[512];
@@ -90,7 +89,7 @@ static Status cpu_prepare(Device *device, const Launch *launches, int count, voi
     return sticky(cpu_of(device));
 }
 
-/* Which node failed: the line that made it, what it makes, its op. */
+/* Writes which node failed: the source line that made it, its first output and its op. */
 static void write_message(CpuDevice *cpu, const Launch *launch)
 {
     const Node  *node = launch->node;
@@ -137,7 +136,7 @@ static Status cpu_profile(Device *device, const Launch *launches, int count, dou
             before = after;
         }
     }
-    *out_overhead = 0; /* a look at the clock is some 30 ns */
+    *out_overhead = 0; /* reading the clock takes some 30 ns */
     return OK;
 }
 

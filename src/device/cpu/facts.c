@@ -1,4 +1,4 @@
-/* Name, memory and cores of this machine, and a short measurement of what it can do at most. */
+/* Name, memory and cores of this machine, and a short measurement of its peak rates. */
 #include "device/cpu/facts.h"
 
 #include "base/cgroup.h"
@@ -47,7 +47,7 @@ void cpu_facts(int num_threads, DeviceFacts *out)
 }
 
 enum {
-    PEAK_SIZE = 768, /* of a square product, in blocks that stay in a core's second-level cache */
+    PEAK_SIZE = 768, /* rows and columns of a square product, in blocks that fit in a core's L2 cache */
     PEAK_ROWS = 192,
     PEAK_DEPTH = 256,
     PEAK_PASSES = 3,
@@ -56,7 +56,7 @@ enum {
 
 typedef struct Peak {
     float  *memory;
-    int64_t floats; /* a task */
+    int64_t floats; /* of a task */
 } Peak;
 
 static void peak_gemm(void *context, int64_t task, int worker)

@@ -1,5 +1,5 @@
-/* A tile's operands are read from panels: of a, `rows` elements side by side for each l, of b `cols`. Packing copies a
- * matrix so, by blocks of 8 x 8 where it has to be turned. */
+/* A tile reads its operands from panels: for each l, a panel of a has `rows` elements side by side, a panel of b `cols`. Packing copies a
+ * matrix into panels, and transposes it in blocks of 8 x 8 if necessary. */
 #include "device/cpu/sgemm.h"
 
 #include "base/cpu.h"
@@ -13,12 +13,13 @@ enum {
     LINE_BYTES = 64,
     LINE = LINE_BYTES / 4, /* floats of a cache line */
     LINES = 32,            /* elements of a row read at once: two cache lines of f32 */
-    ROWS_AHEAD = 8,        /* fetched while a row is copied */
+    ROWS_AHEAD = 8,        /* rows ahead that are prefetched while a row is copied */
 };
 
-/* The compiler no longer sees where a pointer comes from: it keeps that one, instead of one for each address reached from it. */
+/* Hides from the compiler where a pointer comes from: it then keeps this pointer, instead of one for each address derived from it. */
 #define OPAQUE(x) __asm__("" : "+r"(x))
-/* The same for a value that a loop doesn't change: it is kept, not its sums with constants, for which there are too few registers. */
+/* The same for a value that a loop doesn't change: the compiler keeps the value, not its sums with constants, for which there are too few
+ * registers. */
 #define OPAQUE_HERE(x) __asm__ volatile("" : "+r"(x))
 
 #define NAME(function) avx2_##function
@@ -89,7 +90,8 @@ SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride)
     return (SgemmB){b, kernel->cols, stride};
 }
 
-/* FP8 by way of F16, which has the exponents and mantissas of both: e5m2 is its upper half; e4m3's exponents are 8 less there. */
+/* Decodes FP8 by way of F16, which has enough exponent and mantissa bits for both formats. e5m2 is the upper half of F16; e4m3's exponent
+ * bias is 8 less. */
 static inline __m256 load8_fp8(const void *data, DType dtype, int64_t at)
 {
     __m128i code = _mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *)((const uint8_t *)data + at)));
@@ -123,8 +125,8 @@ static inline float load1(const void *data, DType dtype, int64_t at)
     return value;
 }
 
-/* The first `count` floats of x, a constant: 4, 6 or 8. After 6 come two more: where the next row of the panel, written later, or the room
- * after the panel begins. */
+/* Stores the first `count` floats of x; count is a constant: 4, 6 or 8. For 6 it writes two more: into the panel's next row, which is
+ * written later, or into the room after the panel. */
 static inline __attribute__((always_inline)) void store_first(float *to, __m256 x, int count)
 {
     if (count == BLOCK / 2)
@@ -143,7 +145,8 @@ static inline __attribute__((always_inline)) void fetch(const void *data, DType 
     __builtin_prefetch((const char *)data + at * (dtype == DT_F32 ? 4 : is_byte(dtype) ? 1 : 2));
 }
 
-/* Panels of `width` whose elements of one l are side by side in memory: rows are copied, each to all panels. */
+/* Packs panels of `width` rows or columns from a matrix that stores the elements of one l side by side: each stored row is copied to all
+ * panels. */
 static inline __attribute__((always_inline)) void copy_panels(DType dtype, int width, int64_t total, int64_t k, const void *data,
                                                               int64_t stride, float *panels, int64_t panel)
 {
@@ -160,7 +163,7 @@ static inline __attribute__((always_inline)) void copy_panels(DType dtype, int w
     }
 }
 
-/* `rows` rows of a panel, 8 at most, `count` of them there: 8 elements of each from `at` on. */
+/* Transposes 8 elements, from `at` on, of `rows` rows of a panel (at most 8). `count` of these rows exist; the others are 0. */
 static inline __attribute__((always_inline)) void turn_block(DType dtype, int width, int rows, int64_t count, const void *data, int64_t at,
                                                              int64_t stride, float *to)
 {
@@ -170,8 +173,8 @@ static inline __attribute__((always_inline)) void turn_block(DType dtype, int wi
     for (int j = 0; j < BLOCK; j++) store_first(to + j * width, x[j], rows);
 }
 
-/* The same where elements of one l are `stride` apart and those of one row are side by side. Whole cache lines of a row are
- * read before the next row: rows that are a power of two apart would push each other out. */
+/* Packs a panel from a matrix that stores each row side by side, and elements of one l `stride` apart. Whole cache lines of a row are read
+ * before the next row: rows that are a power of two apart would evict one another. */
 static inline __attribute__((always_inline)) void turn_panel(DType dtype, int width, int64_t count, int64_t k, const void *data, int64_t at,
                                                              int64_t stride, float *panel)
 {
@@ -208,7 +211,7 @@ static inline __attribute__((always_inline)) void pack_as(DType dtype, bool turn
 
 void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels, int64_t panel)
 {
-    /* constants, for the compiler */
+    /* dtype, turn and width become constants for the compiler */
 #define PACK_CASE(type, turned, wide) \
     if (dtype == (type) && turn == (turned) && width == (wide)) pack_as(type, turned, wide, total, k, data, stride, panels, panel);
 #define PACK_TURNS(type, wide) \
@@ -230,7 +233,7 @@ void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, con
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels)
 {
-    /* a line apart: panels of whole pages would share one place of the cache, and a row is copied to all of them */
+    /* panels are a cache line apart: panels of whole pages would map to the same cache sets, and a row is copied to all of them */
     int64_t panel = kernel->rows * k + LINE;
     sgemm_pack(dtype, !trans, kernel->rows, rows, k, a, stride, panels, panel);
     return (SgemmA){panels, panel, 1, kernel->rows};
@@ -243,15 +246,15 @@ SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t
     return (SgemmB){panels, panel, kernel->cols};
 }
 
-/* What comes into the caches while a product is made. Each tile fetches a part of a column of cache lines, one line of each row, or two. */
+/* Data that is prefetched during a product. Each tile prefetches a part of a column of cache lines: one line of each row, or two. */
 typedef struct Fetch {
     const SgemmAhead *ahead;
-    int               left;        /* of ahead */
-    int               lines;       /* of a row at once */
-    int64_t           column, row; /* of the first: what comes next */
+    int               left;        /* entries of `ahead` that remain */
+    int               lines;       /* lines of a row at a time */
+    int64_t           column, row; /* position in the first entry: cache line, row */
 } Fetch;
 
-/* Where a tile of depth k begins to fetch, and how far apart its rows are; when nothing is left `idle` and 0. */
+/* Where a tile of depth k begins to prefetch; *out_step: bytes from one row there to the next. If nothing is left: `idle` and 0. */
 static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *out_step)
 {
     *out_step = 0;
@@ -264,7 +267,7 @@ static const char *fetch_part(Fetch *f, int64_t k, const void *idle, int64_t *ou
     return from;
 }
 
-/* Tiles row by row: so c is written in the order that it lies in memory, and comes by itself. */
+/* Computes tiles row by row: c is then written in memory order, and the hardware prefetches it. */
 static void run_by_rows(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, int64_t a_stride, SgemmB b,
                         float *c, int64_t c_stride, int how)
 {
@@ -282,8 +285,8 @@ static void run_by_rows(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t
     }
 }
 
-/* The same where a lies across the depth. Neither c nor what the next tiles read of a come by themselves, so both are fetched. Of each row
- * of a that is the line of the last element: the first came with the tile before. */
+/* The same for an a stored across the depth. The hardware prefetches neither c nor the next tiles' rows of a, so both are prefetched here.
+ * Of each stored row of a it is the line of the last element; the line of the first came with the tile before. */
 static void run_across(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
                        int64_t c_stride, int how, const SgemmAhead *ahead, int num_ahead)
 {
@@ -303,14 +306,14 @@ static void run_across(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t 
     }
 }
 
-/* The next panel of b is fetched, then what the caller names; and the next of a where its rows lie one behind the other. */
+/* Prefetches the next panel of b, then the caller's `ahead`; and the next rows of a if a's rows are contiguous. */
 void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c, int64_t c_stride,
                int how, const SgemmAhead *ahead, int num_ahead)
 {
     bool      along_rows = a.row == 1, a_streams = !along_rows && a.row == k;
     SgemmTile tile = along_rows ? kernel->along_rows : kernel->along_depth;
     int64_t   a_stride = along_rows ? a.col : a.row, panel_lines = kernel->cols / LINE;
-    bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* tiles: one line each time wouldn't fetch a whole panel of b */
+    bool      few = m <= kernel->rows * SGEMM_STEPS * panel_lines; /* few tiles: one line each time wouldn't fetch a whole panel of b */
     Fetch     after = {ahead, num_ahead, few ? 2 : 1, 0, 0};
     if (k <= SGEMM_SHALLOW || how & SGEMM_BY_ROWS) {
         if (k > SGEMM_SHALLOW && along_rows)
@@ -331,7 +334,7 @@ void sgemm_run(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float
             const char *from = fetch_part(panel.left ? &panel : &after, k, b_panel, &step);
             const char *next_a = a_streams && j == 0 && i + kernel->rows < m ? (const char *)(a_panel + a.panel) : NULL;
             float      *tile_c = c + i * c_stride + j;
-            bool        fetch_c = how & SGEMM_FAR && i + 2 * kernel->rows <= m; /* what follows may be another thread's */
+            bool        fetch_c = how & SGEMM_FAR && i + 2 * kernel->rows <= m; /* the rows below may be another thread's */
             tile(rows, cols, k, alpha, a_panel, a_stride, b_panel, b.row, tile_c, c_stride, how, from, step, next_a,
                  fetch_c ? tile_c + kernel->rows * c_stride : NULL);
         }

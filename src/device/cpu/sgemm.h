@@ -6,21 +6,21 @@
 #include "base/dtype.h"
 
 enum {
-    SGEMM_ROWS = 24, /* a multiple of the rows of every kernel's tile: blocks of a in this measure fill whole panels */
-    SGEMM_COLS = 32, /* the same of columns */
+    SGEMM_ROWS = 24, /* a multiple of every kernel's tile rows, so that this many rows of a fill whole panels */
+    SGEMM_COLS = 32, /* the same for columns of b */
     SGEMM_MOST_AHEAD = 2,
     SGEMM_SHALLOW = 64, /* depth up to which a product waits for c rather than for b (measured with 16 to 128) */
-    SGEMM_STEPS = 4,    /* along the depth that a tile takes at a time, since counting them costs multiply-adds */
+    SGEMM_STEPS = 4,    /* steps along the depth in one turn of a tile's loop, since counting takes the place of multiply-adds */
 };
 
-/* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, with the kernel's rows; row or
- * col is 1. */
+/* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, where `rows` is the kernel's; row or col is
+ * 1. */
 typedef struct SgemmA {
     const float *data;
     int64_t      panel, row, col;
 } SgemmA;
 
-/* op(b): element (l,j) at panel * (j / cols) + row * l + j % cols, with the kernel's cols. */
+/* op(b): element (l,j) is at panel * (j / cols) + row * l + j % cols, where `cols` is the kernel's. */
 typedef struct SgemmB {
     const float *data;
     int64_t      panel, row;
@@ -28,62 +28,63 @@ typedef struct SgemmB {
 
 enum {
     SGEMM_ADD = 1,       /* to c */
-    SGEMM_FAR = 2,       /* c is in memory, not in caches: a tile's is fetched while the one before it is made */
-    SGEMM_BY_ROWS = 4,   /* tiles row by row: a's rows of a tile stay in the first cache, and panels of b come one after the other */
-    SGEMM_TWO_LINES = 8, /* of a tile */
+    SGEMM_FAR = 2,       /* c is in memory, not in caches: a tile's part of c is prefetched during the tile before */
+    SGEMM_BY_ROWS = 4,   /* tiles row by row: a tile's rows of a stay in the L1 cache, and panels of b are read one after the other */
+    SGEMM_TWO_LINES = 8, /* prefetch two lines at a time */
 };
 
-/* c (rows,cols) (+)= alpha a b over depth k; cols beyond the last aren't touched, in b either. With each SGEMM_STEPS of
- * them comes a cache line into the caches, or with SGEMM_TWO_LINES two, from `ahead` on, `step` bytes further each time; from `stream` on,
- * if not NULL, as many bytes as the tile reads of an a that isn't packed; and a tile of c at next_c, if not NULL. */
+/* c (rows,cols) (+)= alpha a b over depth k; columns beyond the last aren't touched, in b either. Every SGEMM_STEPS steps it prefetches:
+ * one cache line at `ahead` (SGEMM_TWO_LINES: two), which then moves on by `step` bytes; at `stream`, if not NULL, as many bytes as these
+ * steps read of an unpacked a; and a row of the tile at next_c, if not NULL. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                           float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream, const float *next_c);
 
-/* The same of so many whole tiles side by side, whose panels of b lie `b_panel` apart; nothing is fetched. */
+/* The same for `tiles` whole tiles side by side, whose panels of b are `b_panel` floats apart; nothing is prefetched. */
 typedef void (*SgemmBand)(int64_t tiles, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_panel,
                           int64_t b_stride, float *c, int64_t c_stride, int how);
 
 typedef struct SgemmKernel {
     const char *name;
     int         rows, cols;  /* of a tile */
-    SgemmTile   along_rows;  /* a's rows lie side by side, a_stride from one l to the next */
-    SgemmTile   along_depth; /* a's depth lies side by side, a_stride from one row to the next */
+    SgemmTile   along_rows;  /* for each l the elements of a's rows are contiguous; a_stride: from one l to the next */
+    SgemmTile   along_depth; /* each row of a is contiguous; a_stride: from one row to the next */
     SgemmBand   band_along_rows, band_along_depth;
-    bool        far; /* panels are too large for the first cache: an operand that lies across the depth needn't be packed */
+    bool        far; /* panels are too large for the L1 cache: an operand stored across the depth needn't be packed */
 } SgemmKernel;
 
 /* The fastest kernel that this CPU runs. */
 const SgemmKernel *sgemm_kernel(void);
 
-/* Those it runs, the fastest first: fills out (room for 2) and returns how many. */
+/* The kernels that this CPU runs, the fastest first: fills `out` (room for 2) and returns their number. */
 int sgemm_kernels(const SgemmKernel **out);
 
-/* a or b where it lies: f32, `stride` elements from a stored row to the next; trans: a is stored (k,m). */
+/* a or b in place: f32, `stride` elements from a stored row to the next; trans: a is stored (k,m). */
 SgemmA sgemm_a(const SgemmKernel *kernel, bool trans, const float *a, int64_t stride);
 SgemmB sgemm_b(const SgemmKernel *kernel, const float *b, int64_t stride);
 
-/* Copies `total` rows or columns, f32, bf16, FP8 or i8, depth k, to panels of `width`: 6, 12, 16 or 32. turn: the depth lies side by side.
- * `panel` floats from one panel to the next; with a width of 6 the 2 after each panel's depth may be written. */
+/* Packs `total` rows or columns (f32, bf16, f16, FP8 or i8) of depth k into panels of `width`: 6, 12, 16 or 32. turn: the depth is
+ * contiguous. panel: floats from one panel to the next. With a width of 6 the 2 floats after each panel's depth may be overwritten. */
 void sgemm_pack(DType dtype, bool turn, int width, int64_t total, int64_t k, const void *data, int64_t stride, float *panels,
                 int64_t panel);
 
-/* Copies `rows` rows of op(a), f32, bf16, FP8 or i8, depth k, to panels: room for sgemm_packed(rows, SGEMM_ROWS, k) floats. */
+/* Packs `rows` rows of op(a) (f32, bf16, f16, FP8 or i8) of depth k into panels, which have room for sgemm_packed(rows, SGEMM_ROWS, k)
+ * floats. */
 SgemmA sgemm_pack_a(const SgemmKernel *kernel, bool trans, int64_t rows, int64_t k, const void *a, DType dtype, int64_t stride,
                     float *panels);
 
-/* Copies `cols` columns of op(b), f32, bf16, FP8 or i8, depth k, to panels: room for sgemm_packed(cols, SGEMM_COLS, k) floats.
- * trans: b is stored (n,k). `panel` floats from one panel to the next: the kernel's cols * k, or more where k is a part of
- * what they hold. */
+/* Packs `cols` columns of op(b) (f32, bf16, f16, FP8 or i8) of depth k into panels, which have room for sgemm_packed(cols, SGEMM_COLS, k)
+ * floats. trans: b is stored (n,k). panel: floats from one panel to the next, the kernel's cols * k, or more if panels hold a larger depth
+ * than k. */
 SgemmB sgemm_pack_b(const SgemmKernel *kernel, bool trans, int64_t cols, int64_t k, const void *b, DType dtype, int64_t stride,
                     float *panels, int64_t panel);
 
-/* Floats of panels of so many rows or columns, with what lies between them. */
+/* Floats of panels of `count` rows or columns, gaps included; measure: SGEMM_ROWS or SGEMM_COLS. */
 static inline int64_t sgemm_packed(int64_t count, int64_t measure, int64_t k)
 {
     return (count + measure - 1) / measure * measure * (k + 16) + 16;
 }
 
-/* What is read after a product, and comes into the caches meanwhile: of `rows` rows, `stride` bytes apart, so many cache lines. */
+/* Data read after a product, and prefetched during it: `lines` cache lines of each of `rows` rows, `stride` bytes apart. */
 typedef struct SgemmAhead {
     const void *data;
     int64_t     lines, stride, rows;

@@ -1,11 +1,12 @@
-/* One kernel of sgemm.c, for the vectors it defines: VECTOR of LANES floats, tiles of ROWS x 2 vectors.
- * NAME, TARGET (its instruction set), ROW_CASES, and on vectors: ALL, FMA, LOAD, STORE, LOAD_PART, STORE_PART; PARTS(cols)
- * declares what the last two need as part0, part1, of type PART. ADD_PRODUCT(sum, x, y) adds in the sum's own register.
+/* One kernel of sgemm.c, which defines the vectors: VECTOR of LANES floats, tiles of ROWS x 2 vectors. It defines NAME, TARGET (the
+ * instruction set), ROW_CASES, and on vectors: ALL, FMA, LOAD, STORE, LOAD_PART, STORE_PART. PARTS(cols) declares part0 and part1 of type
+ * PART, which LOAD_PART and STORE_PART take. ADD_PRODUCT(sum, x, y) adds in the sum's own register.
  *
- * Whatever else the innermost loop does takes the place of multiply-adds: an addition, and a copy or spill of a sum. So it takes several
- * steps at a time, and what compilers make of addresses and sums is held down by OPAQUE and ADD_PRODUCT. */
+ * Any other instruction of the innermost loop takes the place of a multiply-add: an addition, or a copy or spill of a sum. So the loop
+ * takes several steps at a time, and OPAQUE and ADD_PRODUCT keep compilers from adding such instructions for addresses and sums. */
 
-/* sum += a b over `count` steps along the depth. Where rows lie apart every third has a pointer, and the others are reached from it. */
+/* sum += a b over `count` steps along the depth. Unless along_rows, every third row of a has a pointer, and the next two rows are addressed
+ * from it. */
 TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int count, const int rows, const bool along_rows,
                                                                      const bool whole, const bool narrow, PART part0, PART part1,
                                                                      VECTOR sum[ROWS][2], const float *const a[ROWS / 3], int64_t a_stride,
@@ -34,7 +35,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(steps)(const int c
     }
 }
 
-/* The pointers to a go on by so many elements. */
+/* Advances the pointers to a by `by` elements. */
 static inline __attribute__((always_inline)) void NAME(advance)(const bool along_rows, const float *a[ROWS / 3], int64_t by)
 {
     a[0] += by;
@@ -47,7 +48,7 @@ static inline __attribute__((always_inline)) void NAME(advance)(const bool along
     }
 }
 
-/* A tile while its sums are made. The pointers are at the next step: of a, of b, of what is fetched. */
+/* State of a tile while its sums are computed. Pointers are at the next step: in a, in b, and in the data to prefetch. */
 #define SUMS NAME(Sums)
 #define STREAM_LINES ((ROWS * SGEMM_STEPS + LINE - 1) / LINE)
 typedef struct SUMS {
@@ -56,7 +57,7 @@ typedef struct SUMS {
     const char  *ahead, *stream;
 } SUMS;
 
-/* Goes on until b is at `end`, SGEMM_STEPS at a time. far: each time a row of the next tile's c is fetched. */
+/* Runs until b is at `end`, SGEMM_STEPS at a time. far: each time a row of the next tile's c is prefetched. */
 TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, const bool far, PART part0, PART part1, SUMS *s,
                                                                     const float *end, int64_t a_stride, int64_t b_stride, int64_t step,
@@ -80,7 +81,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int ro
     }
 }
 
-/* The steps that are left of a depth after SGEMM_STEPS at a time. */
+/* The steps that remain of a depth after whole SGEMM_STEPS. */
 TARGET static inline __attribute__((always_inline)) void NAME(last_steps)(const int rows, const bool along_rows, const bool whole,
                                                                           const bool narrow, PART part0, PART part1, SUMS *s, int64_t count,
                                                                           int64_t a_stride, int64_t b_stride)
@@ -92,7 +93,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(last_steps)(const 
     }
 }
 
-/* Where a tile begins: its sums 0, its pointers at a and b. Unrolled, so that all come into registers. */
+/* Begins a tile: its sums are 0, its pointers at a and b. Unrolled, so that all of them stay in registers. */
 TARGET static inline __attribute__((always_inline)) void NAME(begin)(const int rows, const bool along_rows, SUMS *s, const float *a,
                                                                      int64_t a_stride, const float *b)
 {
@@ -121,8 +122,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(store)(const int r
     }
 }
 
-/* rows and the three flags are constants where it is inlined: accumulators stay in registers. Whole: all columns are there.
- * Narrow: only the first vector's. */
+/* rows and the three flags are constants where this is inlined, so that accumulators stay in registers. whole: all columns exist. narrow:
+ * only columns of the first vector exist. */
 TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, int cols, int64_t k, float alpha, const float *a,
                                                                     int64_t a_stride, const float *b, int64_t b_stride, float *c,
@@ -143,7 +144,8 @@ TARGET static inline __attribute__((always_inline)) void NAME(tile)(const int ro
     NAME(store)(rows, whole, narrow, part0, part1, &s, ALL(alpha), how & SGEMM_ADD, c, c_stride);
 }
 
-/* Whole tiles side by side. Nothing is fetched: fetches, and a call for each tile, would take a tenth of a shallow product's time. */
+/* Computes whole tiles side by side. Nothing is prefetched: prefetches, and a call for each tile, would take a tenth of a shallow product's
+ * time. */
 TARGET static inline __attribute__((always_inline)) void NAME(band)(const bool along_rows, int64_t tiles, int64_t k, float alpha,
                                                                     const float *a, int64_t a_stride, const float *b, int64_t b_panel,
                                                                     int64_t b_stride, float *c, int64_t c_stride, int how)
@@ -168,7 +170,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(band)(const bool a
 #define TILE(rows, whole, narrow, a_stride, b_stride) \
     NAME(tile)(rows, ALONG_ROWS, whole, narrow, cols, k, alpha, a, a_stride, b, b_stride, c, c_stride, how, ahead, step, stream, next_c)
 
-/* Of packed operands strides are constants: the loop needs no additions to go from one step to the next. */
+/* Strides of packed operands are constants: the loop needs no additions to go from one step to the next. */
 #define ROW_CASE(rows) \
     case rows: \
         if (rows == ROWS && cols == 2 * LANES && b_stride == 2 * LANES && (!ALONG_ROWS || a_stride == ROWS)) \

@@ -1,4 +1,5 @@
-/* The plugin's exported functions: a GPU is found, checked and made ready, or the message says what is missing. */
+/* The plugin's exported functions. Creating a device finds the GPU, checks it and prepares it; the message of a failure says what is
+ * missing. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/gemm.h"
 #include "device/cuda/plugin.h"

@@ -1,5 +1,5 @@
-/* DeviceApi of one GPU: regions by cudaMalloc or pinned on the host, copies through pinned staging on the compute
- * stream, programs as CUDA graphs (launch.c). */
+/* DeviceApi of one GPU. Regions are allocated by cudaMalloc or pinned on the host; copies go through pinned staging memory on the
+ * compute stream; programs are CUDA graphs (launch.c). */
 #include "device/cuda/cuda.h"
 
 #include "comm/comm.h"
@@ -27,7 +27,7 @@ static Status sticky(const CudaDevice *cuda)
     FAIL(cuda->error, "%s", cuda->message);
 }
 
-/* Every call begins here: any thread may make it, whatever GPU that thread used last. */
+/* Begins every call: selects this GPU, as any thread may call and may have used another GPU before. */
 static Status enter(const CudaDevice *cuda)
 {
     TRY(sticky(cuda));
@@ -35,7 +35,7 @@ static Status enter(const CudaDevice *cuda)
     return OK;
 }
 
-/* Keeps a failure: everything later returns it. A lost GPU or an ECC error ends up here too. */
+/* Makes a failure sticky: all later calls return it. A lost GPU or an ECC error is noticed here too. Out of memory isn't sticky. */
 static Status keep(CudaDevice *cuda, Status status, const char *where)
 {
     if (status == OK || status == ERR_NO_FIT) return status;
@@ -169,21 +169,21 @@ static void free_memory(Device *device, Space space, void *memory)
 {
     cudaSetDevice(cuda_of(device)->index);
     cudaStreamSynchronize(cuda_of(device)->stream);
-    if (!cuda_peers_settled(cuda_of(device))) return; /* it isn't taken away under another GPU */
+    if (!cuda_peers_settled(cuda_of(device))) return; /* another GPU may still read the memory, so it is leaked */
     if (space == SPACE_HOST)
         cudaFreeHost(memory);
     else if (!cuda_peers_free(cuda_of(device), memory))
         cudaFree(memory);
 }
 
-/* Up to `want` bytes of staging that no copy reads any more. */
+/* Returns up to `want` bytes of staging memory that no copy reads any more. */
 static Status stage(CudaDevice *cuda, size_t want, char **out, size_t *out_bytes)
 {
     if (cuda->staging_used + 64 >= PART_BYTES) {
         CUDA_TRY(cudaEventRecord(cuda->staging_free[cuda->staging_part], cuda->stream));
         cuda->staging_part = (cuda->staging_part + 1) % CUDA_STAGING_PARTS;
         cuda->staging_used = 0;
-        CUDA_TRY(cudaEventSynchronize(cuda->staging_free[cuda->staging_part])); /* recorded a whole turn ago */
+        CUDA_TRY(cudaEventSynchronize(cuda->staging_free[cuda->staging_part])); /* recorded CUDA_STAGING_PARTS parts ago */
     }
     size_t room = PART_BYTES - cuda->staging_used, bytes = want < room ? want : room;
     *out = cuda->staging + (size_t)cuda->staging_part * PART_BYTES + cuda->staging_used;
@@ -258,7 +258,7 @@ static Status follow(Device *device, Device *other)
     cudaError_t error = cudaEventRecord(event, first->stream);
     if (error == cudaSuccess) error = cudaSetDevice(cuda->index);
     if (error == cudaSuccess) error = cudaStreamWaitEvent(cuda->stream, event, 0);
-    cudaEventDestroy(event); /* lasts until it isn't waited for */
+    cudaEventDestroy(event); /* CUDA keeps the event until nothing waits for it */
     CUDA_TRY(error);
     return OK;
 }
@@ -280,7 +280,7 @@ static Status prepare_each(CudaDevice *cuda, const Launch *launches, int count)
     return OK;
 }
 
-/* Rank 0 measures, and the others take what it chose: so every rank computes with the same algorithms, in this run and in the next. */
+/* Rank 0 measures, then all ranks take over its choices. So every rank computes with the same algorithms, and so do later runs. */
 static Status prepare_launches(CudaDevice *cuda, const Launch *launches, int count)
 {
     Comm *comm = cuda->comm;

@@ -1,4 +1,4 @@
-/* Codes of FP8 on the device: by instructions from sm_89 on, the same bits by software before. */
+/* Conversion to and from FP8 codes on the device. GPUs from sm_89 on have instructions for it; older ones get the same bits by software. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
@@ -15,13 +15,13 @@ static __device__ __forceinline__ float fp8_get(const void *p, int dtype, int64_
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)p)[i], fp8_format(dtype))));
 }
 
-/* To nearest, ties to even; what is too large becomes the largest finite number. */
+/* Rounds to nearest, ties to even; a value out of range becomes the largest finite one. */
 static __device__ __forceinline__ uint8_t fp8_encode(float x, int dtype)
 {
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, fp8_format(dtype));
 }
 
-/* Four codes, the first in the lowest byte. */
+/* Four codes in one word, the first in the lowest byte. */
 static __device__ __forceinline__ uint32_t fp8_encode4(const float *x, int dtype)
 {
     uint32_t low = __nv_cvt_float2_to_fp8x2(make_float2(x[0], x[1]), __NV_SATFINITE, fp8_format(dtype));

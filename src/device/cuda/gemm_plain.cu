@@ -11,7 +11,7 @@ static __device__ __forceinline__ int64_t index_of(const GemmOperand &x, int64_t
     return x.offset + (x.trans ? col * x.stride + row : row * x.stride + col);
 }
 
-/* Of an operand in FP4, whose stored rows run along k. */
+/* Element of an operand in FP4, whose stored rows run along k. */
 static __device__ __forceinline__ float get_fp4(const GemmOperand &x, int64_t row, int64_t k)
 {
     int64_t  i = row * x.stride + k;
@@ -35,7 +35,7 @@ static __device__ __forceinline__ float whole_scale(const GemmOperand &x)
     return x.scale && x.scaling == GEMM_SCALE_WHOLE ? *x.scale : 1.0f;
 }
 
-/* A block makes EDGE x EDGE of c, a thread 4 of a column apart by 8 rows; sums go over k in order. */
+/* A thread block computes EDGE x EDGE elements of c. A thread computes 4 elements of one column, 8 rows apart. Sums run over k in order. */
 static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
 {
     __shared__ float a_tile[EDGE][EDGE + 1], b_tile[EDGE][EDGE + 1];
@@ -44,7 +44,7 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
     float            sum[4] = {0};
     for (int64_t k = 0; k < g.k; k += EDGE) {
         for (int i = y; i < EDGE; i += THREADS / EDGE) {
-            /* x runs along memory: k of an untransposed a, rows of a transposed one */
+            /* x runs along stored rows: for a along k, or along rows of c if a is transposed */
             int64_t ar = row + (g.a.trans ? x : i), ak = k + (g.a.trans ? i : x), bk = k + (g.b.trans ? x : i),
                     bc = col + (g.b.trans ? i : x);
             float a = ar < g.m && ak < g.k ? get(g.a, ar, ak, false) : 0, b = bc < g.n && bk < g.k ? get(g.b, bk, bc, true) : 0;
@@ -108,7 +108,7 @@ static __global__ void fill_random(void *data, int dtype, int64_t rows, int64_t 
 
 Status cuda_fill_random(void *data, DType dtype, int64_t rows, int64_t cols, int64_t stride, void *stream)
 {
-    if (dtype == DT_E2M1) return cuda_fill_random(data, DT_U8, rows, cols / 2, stride / 2, stream); /* two codes a byte */
+    if (dtype == DT_E2M1) return cuda_fill_random(data, DT_U8, rows, cols / 2, stride / 2, stream); /* a byte holds two codes */
     fill_random<<<cuda_grid(rows * cols, THREADS), THREADS, 0, (cudaStream_t)stream>>>(data, dtype, rows, cols, stride);
     return CUDA_LAUNCHED();
 }

@@ -1,16 +1,14 @@
 /* A CUDA kernel of an op as the plugin sees it. foo.cu launches kernels and ends with its rows:
- *
  *     CUDA_KERNELS(foo, { .dtypes = DT_SET_FLOAT, .run = foo_rows, .name = "rows" })
+ * which make the op's entry in the plugin's table (ops/cuda_table.c expands ops.def; an op without a .cu has no CUDA kernel; a .cu that
+ * reads attributes includes ops/attrs.h itself). The first row that supports a node's dtypes, this GPU and `match` is taken, so the most
+ * general row comes last.
  *
- * which make the op's entry in the plugin's table (ops/cuda_table.c expands ops.def; an op without a .cu has no CUDA kernel; a .cu
- * that reads attributes includes ops/attrs.h itself). The first row
- * that serves a node's dtypes, this GPU and `match` wins, so the most general row comes last.
- *
- * run() puts launches on args->stream and returns. It never allocates, synchronises, or copies to the host: it is captured into a
- * CUDA graph and replayed. What changes from run to run (step, hyper, labels, position) is read by kernels from device memory.
- * Sums are in a fixed order: the same inputs give the same bits (no floating-point atomics). Bad indexes in data (a label or
- * token out of range) must not fault: kernels write NaN or skip as the CPU reference does. Dims are final: kernels must take any
- * size that infer allows, fast where rows are a multiple of 16 bytes. */
+ * run() queues launches on args->stream and returns. It never allocates, synchronises, or copies to the host: it is captured into a CUDA
+ * graph and replayed. Values that change from run to run (step, hyper, labels, position) are read by kernels from device memory. Sums
+ * are in a fixed order: the same inputs give the same bits (no floating-point atomics). Bad indexes in data (a label or token out of
+ * range) must not fault: kernels write NaN or skip as the CPU reference does. Dims are final. Kernels must accept any size that infer
+ * allows, and are fast if rows are a multiple of 16 bytes. */
 #pragma once
 
 #ifdef __cplusplus
@@ -27,14 +25,15 @@ extern "C" {
 typedef struct CudaDevice CudaDevice; /* cuda.h */
 
 typedef struct CudaKernel {
-    DTypeSet    dtypes; /* of every operand that `except` doesn't name: see CpuKernel */
-    int         min_sm; /* 10 * major + minor of the least compute capability; 0: any */
+    DTypeSet    dtypes; /* for every operand that `except` doesn't name: see CpuKernel */
+    int         min_sm; /* least compute capability, 10 * major + minor; 0: any */
     KernelFn    run;
     const char *name;
     size_t (*workspace)(const Node *node, CudaDevice *device); /* bytes of args->workspace; NULL: none */
-    bool (*match)(const Node *node, CudaDevice *device);       /* shapes, attributes, libraries it needs; NULL: any */
-    /* Once for each launch, after allocation and before anything lasting was written: may overwrite the launch's tensors, allocate
-     * and synchronise (measures algorithms, loads kernels), and leaves them zeroed. NULL: nothing to do. */
+    bool (*match)(const Node *node,
+                  CudaDevice *device); /* whether it supports the node's shapes and attributes, with the libraries found; NULL: always */
+    /* Called once for each launch, after allocation and before anything lasting is written. It may overwrite the launch's tensors,
+     * allocate and synchronise (to measure algorithms or load kernels), and leaves the tensors zeroed. NULL: nothing to do. */
     Status (*prepare)(const KernelArgs *args);
     OperandTypes except[KERNEL_MAX_EXCEPT];
 } CudaKernel;
@@ -51,10 +50,10 @@ typedef struct CudaKernelList {
 
 typedef struct CudaTableEntry {
     const char           *op;
-    const CudaKernelList *kernels; /* NULL: none */
+    const CudaKernelList *kernels; /* NULL: the op has no CUDA kernel */
 } CudaTableEntry;
 
-/* By op id (ops/cuda_table.c). */
+/* The plugin's table of kernels, by op id (ops/cuda_table.c). */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -69,16 +68,16 @@ extern const int            cuda_kernel_table_count;
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* ERR_DEVICE with the error's name and text; ERR_NO_FIT where memory ran out. */
+/* ERR_DEVICE with the error's name and text, or ERR_NO_FIT if memory ran out. */
 Status cuda_failed(cudaError_t error, const char *what, const char *file, int line);
-/* Most shared memory a block may ask for on this GPU. */
+/* Most shared memory that a thread block may use on this GPU, in bytes. */
 size_t cuda_shared_bytes(const CudaDevice *device);
 int    cuda_sm(const CudaDevice *device); /* 10 * major + minor of its compute capability */
 #ifdef __cplusplus
 }
 #endif
 
-/* CudaKernel.workspace of kernels that take what the op's descriptor says: a plan without the GPU counts the same. */
+/* CudaKernel.workspace for ops whose descriptor has gpu_workspace, so that a plan without the GPU counts the same bytes. */
 static inline size_t cuda_planned_workspace(const Node *node, CudaDevice *device)
 {
     return node->op->gpu_workspace(node, cuda_sm(device));
@@ -92,7 +91,7 @@ static inline size_t cuda_planned_workspace(const Node *node, CudaDevice *device
                    cuda_error_ == cudaErrorMemoryAllocation ? ERR_NO_FIT : ERR_DEVICE; \
     } while (0)
 
-/* What run() returns after its last launch: `return CUDA_LAUNCHED();`. A kernel's own faults show at the next sync. */
+/* The result of run() after its last launch: `return CUDA_LAUNCHED();`. Faults inside a kernel show up at the next sync. */
 #define CUDA_LAUNCHED() cuda_launched_(__FILE__, __LINE__)
 static inline Status cuda_launched_(const char *file, int line)
 {
@@ -101,8 +100,8 @@ static inline Status cuda_launched_(const char *file, int line)
 }
 
 #ifdef __CUDACC__
-/* A kernel launched by cuda_launch_early calls this, in every thread, before it reads or writes what other launches write or read: it
- * returns when the launches in front have ended. */
+/* Waits until earlier launches have ended. A kernel launched by cuda_launch_early calls it in every thread, before it reads or writes
+ * memory that other launches write or read. */
 static __device__ __forceinline__ void await_launches()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -115,7 +114,7 @@ static __device__ __forceinline__ void prefetch_l2(const void *p)
     asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
 
-/* The next launch may begin, as far as await_launches, when every block has called this or ended. */
+/* Lets the next launch begin, up to its await_launches, once every block has called this or ended. */
 static __device__ __forceinline__ void release_launches()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -123,8 +122,8 @@ static __device__ __forceinline__ void release_launches()
 #endif
 }
 
-/* Launches a kernel whose blocks may start while the launch in front still runs (programmatic dependent launch), where `early` and the
- * machine code knows await_launches. */
+/* Launches a kernel. With `early` its blocks may start while the previous launch still runs (programmatic dependent launch), if its
+ * machine code has await_launches (sm_90 on). */
 template <typename... P, typename... A>
 static Status cuda_launch_early(bool early, void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, cudaStream_t stream,
                                 const A &...arguments)
@@ -155,15 +154,15 @@ static inline int64_t cuda_div_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Blocks for `count` items at `per_block` each, at most enough to fill the largest GPU some times over: kernels loop from
- * blockIdx.x in steps of gridDim.x. Depends on the count alone, so that sums over blocks don't depend on the GPU. */
+/* Number of blocks for `count` items at `per_block` each, limited to enough for several times the largest GPU: kernels loop from
+ * blockIdx.x in steps of gridDim.x. It depends only on the count, so that sums over blocks don't depend on the GPU. */
 static inline unsigned cuda_grid(int64_t count, int64_t per_block)
 {
     int64_t blocks = cuda_div_up(count, per_block);
     return (unsigned)(blocks < 1 ? 1 : blocks > 8192 ? 8192 : blocks);
 }
 
-/* Runs the statement with T the C type of a float dtype that training computes in: CUDA_FLOAT(dtype, T, launch<T>(...)). */
+/* Runs the statement with T as the C type of dtype bf16 or f32, the dtypes of training: CUDA_FLOAT(dtype, T, launch<T>(...)). */
 #define CUDA_FLOAT(dtype, T, ...) \
     do { \
         if ((dtype) == DT_BF16) { \
@@ -175,7 +174,7 @@ static inline unsigned cuda_grid(int64_t count, int64_t per_block)
         } \
     } while (0)
 
-/* The same of f16 too (vec_f16.cuh): for what decoding, scoring and evaluating run. */
+/* CUDA_FLOAT with f16 too (vec_f16.cuh), for ops that are used in decoding, scoring and evaluation. */
 #define CUDA_FLOAT_ANY(dtype, T, ...) \
     do { \
         if ((dtype) == DT_F16) { \

@@ -1,12 +1,12 @@
-/* Launches on the device's streams, as they are or captured into one CUDA graph. The compute stream is where a program begins and
- * ends: the others fork off it at their first launch and join it at the end, so that programs follow one another. */
+/* Queues launches on the device's streams, directly or captured into one CUDA graph. A program begins and ends on the compute stream:
+ * other streams fork off it at their first launch and join it at the end, so that programs run one after another. */
 #include "comm/comm.h"
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernel.h"
 
 #include <stdlib.h>
 
-/* Events before and behind each place where the compute stream waits for another, in turn. */
+/* Pairs of events, before and after each place where the compute stream waits for another stream. */
 typedef struct Waits {
     cudaEvent_t *events;
     int          count, most;
@@ -16,10 +16,11 @@ typedef struct Run {
     CudaDevice   *cuda;
     const Launch *launches;
     int           count;
-    cudaEvent_t  *done;    /* behind each launch that another stream waits for; the one more is where the program begins, then ends */
-    bool         *awaited; /* by launch */
-    bool          forked[STREAM_COUNT];
-    Waits        *waits; /* NULL: not timed */
+    cudaEvent_t *
+        done; /* by launch: recorded after it if another stream waits for it; [count]: recorded where the program begins, then at its end */
+    bool  *awaited; /* by launch: another stream may wait for it */
+    bool   forked[STREAM_COUNT];
+    Waits *waits; /* NULL: waits are not timed */
 } Run;
 
 static Status run_launch(CudaDevice *cuda, const Launch *launch, cudaStream_t stream)
@@ -78,7 +79,7 @@ static Status fork_stream(Run *r, Stream stream)
     return OK;
 }
 
-/* Before the compute stream waits, and behind. */
+/* Records an event, once before the compute stream waits and once after. */
 static Status mark_wait(Run *r)
 {
     Waits *w = r->waits;
@@ -129,7 +130,7 @@ static Status launch_all(CudaDevice *cuda, const Launch *launches, int count, Wa
     r.awaited = calloc((size_t)count + 1, sizeof *r.awaited);
     Status status = r.done && r.awaited ? queue_all(&r) : status_fail(ERR_NO_FIT, "no memory for %d events", count);
     for (int i = 0; r.done && i <= count; i++)
-        if (r.done[i]) cudaEventDestroy(r.done[i]); /* what waits for one goes on to */
+        if (r.done[i]) cudaEventDestroy(r.done[i]); /* CUDA keeps the event until nothing waits for it */
     free(r.done);
     free(r.awaited);
     return status;
@@ -168,7 +169,7 @@ Status cuda_capture(CudaDevice *cuda, const Launch *launches, int count, cudaGra
 
 /* ---- waits ---- */
 
-/* A run; all ranks begin it together. */
+/* Times the waits in one run, which all ranks begin together. */
 static Status time_run(CudaDevice *cuda, const Waits *waits, cudaGraphExec_t graph, double *out_seconds)
 {
     *out_seconds = 0;
@@ -192,7 +193,7 @@ Status cuda_profile_waits(CudaDevice *cuda, const Launch *launches, int count, d
     waits.events = calloc((size_t)waits.most, sizeof *waits.events);
     FAIL_IF(!waits.events, ERR_NO_FIT, "no memory for %d events", waits.most);
     Status status = capture(cuda, launches, count, &waits, &graph);
-    if (status == OK) status = time_run(cuda, &waits, graph, &each); /* the first loads what it needs */
+    if (status == OK) status = time_run(cuda, &waits, graph, &each); /* the first run loads kernels, so it doesn't count */
     for (int i = 0; i < RUNS && status == OK; i++) {
         status = time_run(cuda, &waits, graph, &each);
         sum += each;

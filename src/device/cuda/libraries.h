@@ -1,5 +1,6 @@
-/* cuBLASLt and cuDNN, opened at run time: from SUROGATE_CUDA_LIBS (a list of folders, then nothing else is looked at), the loader's
- * paths, the toolkit, and pip's nvidia-* packages; the newest found is taken. */
+/* cuBLASLt and cuDNN, opened at run time. They are searched in the folders of SUROGATE_CUDA_LIBS if that is set, else in the CUDA
+ * toolkit, system folders and pip's nvidia-* packages. The newest one found is used. If none is found and SUROGATE_CUDA_LIBS isn't set,
+ * the loader's own paths are tried. */
 #pragma once
 
 #include "base/status.h"
@@ -41,11 +42,12 @@ typedef struct CudaLibraries {
 #endif
 } CudaLibraries;
 
-/* cuBLASLt must be there (the message says where it was looked for); cuDNN may be absent. */
+/* Opens the libraries. Without cuBLASLt it fails, with a message that says where it was searched; cuDNN may be absent. */
 NODISCARD Status cuda_libraries_open(CudaLibraries *out);
 void             cuda_libraries_close(CudaLibraries *lib);
-/* Another library, looked for in the same places: soname as libnccl.so.2, package as pip's nvidia_nccl. NULL: not found. */
+/* Opens another library, searched in the same places. soname: such as libnccl.so.2; package: of pip, such as nvidia_nccl. NULL: not
+ * found. */
 void *cuda_library_open(const char *soname, const char *package, char *out_path, size_t size);
 #if HAVE_CUDNN
-cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib); /* made at first use; NULL: absent */
+cudnnHandle_t cuda_cudnn_handle(CudaLibraries *lib); /* created at first use; NULL: cuDNN is absent */
 #endif

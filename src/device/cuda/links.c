@@ -1,4 +1,4 @@
-/* What a GPU's links reach: to pinned memory of the host and to the machine's other GPUs (NVLink where there is one, else PCIe). */
+/* Measures a GPU's links: to pinned memory of the host and to the machine's other GPUs (NVLink if there is one, else PCIe). */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernel.h"
 #include "device/cuda/plugin.h"
@@ -9,7 +9,7 @@ enum { BYTES = 256 << 20, COPIES = 8 };
 
 typedef struct Ends {
     void *dst, *src;
-    int   dst_gpu, src_gpu; /* -1: host */
+    int   dst_gpu, src_gpu; /* numbers of GPUs; -1: host memory */
 } Ends;
 
 static Status copy(const Ends *ends, cudaStream_t stream)

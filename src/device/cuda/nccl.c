@@ -1,9 +1,10 @@
-/* NCCL: this rank's communicator. It is made non-blocking, so that no call keeps a thread: whoever waits also looks whether another rank
- * has failed. When one has, the communicator is aborted, which ends the collectives that run on the GPU.
+/* NCCL: this rank's communicator. It is created as non-blocking, so that no call blocks a thread: a thread that waits also checks whether
+ * another rank has failed. If one has, the communicator is aborted, which ends the collectives that are running on the GPU.
  *
- * The variables below are set unless the user did, before NCCL reads them: without NVLink multicast, which shared machines may not offer;
- * sums along rings alone, so that their order depends on the machine and not on a guess of what is faster; and on one host over its
- * loopback interface, since what NCCL sends to find its ranks is neither encrypted nor authenticated. */
+ * Environment variables are set for NCCL (device_prepare_ranks), unless the user has set them. They turn off NVLink multicast, which shared
+ * machines may not offer. They make sums run along rings only, so that their order depends on the machine and not on NCCL's guess of the
+ * fastest way. And on a single host they choose the loopback interface, as NCCL's messages to find its ranks are neither encrypted nor
+ * authenticated. */
 #include "device/cuda/nccl.h"
 
 #include "comm/comm.h"
@@ -31,7 +32,7 @@ typedef struct NcclId {
     char bytes[128];
 } NcclId;
 
-/* The first fields of ncclConfig_t, those that version 2.17 has. */
+/* The first fields of ncclConfig_t, as of version 2.17. */
 typedef struct NcclConfig {
     size_t      size;
     unsigned    magic, version;
@@ -57,8 +58,8 @@ struct CudaNccl {
     NcclCalls       calls;
     char            path[512];
     Comm           *comm;
-    pthread_mutex_t lock;   /* of handle: a call of NCCL is made under it */
-    NcclHandle     *handle; /* NULL: not made, or aborted */
+    pthread_mutex_t lock;   /* held to read `handle`, and during every call of NCCL that uses it */
+    NcclHandle     *handle; /* NULL: not created yet, or aborted */
     NcclHandle     *aborted;
     pthread_t       aborter;
 };
@@ -106,7 +107,7 @@ static Status failed(const CudaNccl *nccl, int result, const char *what)
          detail && detail[0] ? ": " : "", detail ? detail : "");
 }
 
-/* What is under way in the communicator has come so far that the next call may be made. */
+/* Waits until the communicator's work has advanced so far that the next call may be made. Fails if another rank has failed. */
 static Status settle(CudaNccl *nccl, const char *what)
 {
     for (int turn = 0;; turn++) {
@@ -124,14 +125,14 @@ static Status settle(CudaNccl *nccl, const char *what)
     }
 }
 
-/* After a call under the lock. */
+/* Handles the result of a call, after the lock was released; waits if the call is still in progress. */
 static Status finish(CudaNccl *nccl, int result, const char *what)
 {
     if (result == RESULT_SUCCESS) return OK;
     return result == RESULT_IN_PROGRESS ? settle(nccl, what) : failed(nccl, result, what);
 }
 
-/* The lock, and a communicator that can be called. */
+/* Takes the lock, if the communicator can be used; on failure the lock is not held. */
 static Status lock_handle(CudaNccl *nccl)
 {
     pthread_mutex_lock(&nccl->lock);
@@ -169,7 +170,7 @@ static void *abort_handle(void *argument)
     return NULL;
 }
 
-/* Aborting can take as long as graphs that hold collectives live: a thread of its own waits for that. */
+/* Aborting may wait for graphs that hold collectives to be destroyed, so a separate thread does it. */
 void cuda_nccl_end(CudaDevice *cuda)
 {
     CudaNccl *nccl = cuda->nccl;
@@ -207,8 +208,8 @@ static Status make_handle(CudaNccl *nccl)
     return finish(nccl, result, "making the communicator");
 }
 
-/* A first collective of each kind, whose result is known: it makes the connections, which a captured graph shouldn't, and finds links
- * that don't work before anything is trained. */
+/* Runs a first collective of each kind with a known result. It makes NCCL connect, which shouldn't happen while a graph is captured, and
+ * it finds broken links before training starts. */
 static Status try_out(CudaDevice *cuda, float *memory)
 {
     enum { EACH = 1024 };
@@ -253,7 +254,7 @@ Status cuda_nccl_open(CudaDevice *cuda)
     return make_handle(nccl);
 }
 
-/* All ranks leave together, unless one has failed; one that doesn't come isn't waited for long. */
+/* All ranks leave together, unless one has failed. A rank that doesn't leave is waited for 10 s. */
 static void leave(CudaNccl *nccl)
 {
     enum { MOST_POLLS = 100000 }; /* of 100 us */

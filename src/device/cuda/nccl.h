@@ -1,5 +1,5 @@
-/* Collectives over the GPUs of all ranks, by NCCL, which is opened at run time. Called like a kernel's launcher: queued on a stream, so
- * that a CUDA graph captures them; all ranks queue the same ones in the same order. */
+/* Collectives over the GPUs of all ranks by NCCL, which is opened at run time. They are called like a kernel's launcher and queued on a
+ * stream, so that a CUDA graph can capture them. All ranks must queue the same collectives in the same order. */
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -7,18 +7,18 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Makes this rank's communicator, among cuda->comm's ranks. */
+/* Creates this rank's communicator over the ranks of cuda->comm. */
 NODISCARD Status cuda_nccl_open(CudaDevice *cuda);
-/* A first collective of each kind, whose result is known. */
+/* Runs a first collective of each kind and checks its result. */
 NODISCARD Status cuda_nccl_try(CudaDevice *cuda);
-/* A rank has failed: the collectives that are queued end. Doesn't wait. */
+/* Ends the queued collectives after a rank has failed. Doesn't wait. */
 void cuda_nccl_end(CudaDevice *cuda);
-/* After graphs that hold collectives were destroyed, and after the last cuda_nccl_end. */
+/* Call it after graphs that hold collectives were destroyed, and after the last cuda_nccl_end. */
 void cuda_nccl_close(CudaDevice *cuda);
 
-/* recv: all ranks' `bytes` in their order. send may be this rank's place in recv. */
+/* recv: `bytes` of each rank, in the order of ranks. send may be this rank's part of recv. */
 NODISCARD Status cuda_nccl_all_gather(CudaDevice *cuda, const void *send, void *recv, size_t bytes, cudaStream_t stream);
-/* send: ranks * count elements, recv: count; floats only. Along NCCL's rings: bf16 is rounded at each rank on the way. */
+/* send: ranks * count elements, recv: count elements; floats only. Sums run along NCCL's rings, where each rank on the way rounds bf16. */
 NODISCARD Status cuda_nccl_reduce_scatter(CudaDevice *cuda, const void *send, void *recv, size_t count, DType dtype, cudaStream_t stream);
 #ifdef __cplusplus
 }

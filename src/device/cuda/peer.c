@@ -1,25 +1,28 @@
-/* Ranks meet by flags: words of pinned memory, one for each phase of a collective, each rank that tells and each that is told. A rank
- * tells all others that its memory may be read (READY), waits until all have told it so, reads, then does the same for having read (DONE).
- * The GPU writes and awaits the words itself, on the collective's stream, and so in a replayed graph too, where all it writes is constant:
- * a word is 1 once told, and who waited for it makes it 0 again.
+/* Ranks synchronise by flags: words of pinned memory, one for each phase of a collective and each pair of a sender and a receiver. A rank
+ * signals to all others that its memory may be read (READY), and waits for the same signal from all others. Then it reads. Then it signals
+ * that it has read (DONE), and waits for that from all others. The GPU itself writes the words and waits for them, on the collective's
+ * stream. So it works in a replayed graph too, where all values written are constants: a signal sets a word to 1, and the receiver sets it
+ * back to 0.
  *
- * So the two words of a pair of ranks serve all collectives. Say A tells B. A tells READY again only after it has seen that B is DONE with
- * the collective before, and B said so after it had made READY 0; A tells DONE again only after it has seen B's next READY, which B told
- * after it had made DONE 0. No word is told twice before it is 0, and none is made 0 after it was told anew: the GPU makes its earlier
- * writes visible to all before each of these. This wants collectives to follow one another on every rank, as they do on one stream.
+ * So the two words of a pair of ranks serve all collectives. Say A signals B. A sets READY again only after it has seen B's DONE of the
+ * previous collective, and B sent that after it had reset READY. A sets DONE again only after it has seen B's next READY, which B sent
+ * after it had reset DONE. So no word is set again before it was reset, and none is reset after it was set again: before each such write
+ * the GPU makes its earlier writes visible to all. This requires that collectives follow one another on every rank, as they do on one
+ * stream.
  *
- * GPUs read one another's memory where it was allocated for that (cuda_peers_alloc), not by cudaDeviceEnablePeerAccess. That would tie the
- * GPUs together in the driver: loading a kernel, or allocating, on one of them then waits for what the others run, which may wait for it.
+ * GPUs read memory of other GPUs that was allocated for that (cuda_peers_alloc), instead of using cudaDeviceEnablePeerAccess. The latter
+ * would couple the GPUs in the driver: loading a kernel or allocating memory on one GPU would then wait for work on the others, and that
+ * work may be waiting for this GPU.
  *
- * When a rank has failed, a thread of each other rank tells it everything, again and again, until its GPU has nothing queued. What
- * collectives read then may be anything, but must be there: a rank that fails says so before it frees memory, and frees none before the
- * GPUs of all have ended (cuda_peers_settled). */
+ * When a rank has failed, a thread of each other rank sets all words that its rank waits for, again and again, until its GPU has nothing
+ * queued. Collectives may then read garbage, but the memory must still exist. So a rank that fails calls comm_abort before it frees
+ * memory, and frees none before the GPUs of all ranks have finished (cuda_peers_settled). */
 #include "device/cuda/peer.h"
 
 #include "comm/agree.h"
 #include "device/cuda/cuda.h"
 
-#include <cuda.h> /* types alone */
+#include <cuda.h> /* for types only */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -27,9 +30,9 @@
 #include <time.h>
 
 enum { READY, DONE, PHASES };
-enum { FLAG_WORDS = 16 }; /* a flag has a cache line to itself */
+enum { FLAG_WORDS = 16 }; /* a flag has a cache line of its own */
 
-/* Of the driver. */
+/* Functions of the driver. */
 typedef struct DriverCalls {
     CUresult (*batch)(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags);
     CUresult (*granularity)(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option);
@@ -42,30 +45,30 @@ typedef struct DriverCalls {
     CUresult (*unreserve)(CUdeviceptr at, size_t bytes);
 } DriverCalls;
 
-/* Memory that all ranks' GPUs read. */
+/* Memory that the GPUs of all ranks can read. */
 typedef struct PeerMemory {
     struct PeerMemory *next;
     CUdeviceptr        at;
     size_t             bytes;
 } PeerMemory;
 
-/* What the ranks share. */
+/* Shared by all ranks. */
 typedef struct PeerGroup {
-    atomic_int  staying; /* ranks that haven't left */
+    atomic_int  staying; /* number of ranks that haven't left */
     uint32_t   *flags;
-    atomic_bool idle[CUDA_MOST_PEERS]; /* this rank's GPU reads nothing any more, and won't */
+    atomic_bool idle[CUDA_MOST_PEERS]; /* by rank: its GPU has stopped reading other GPUs' memory for good */
 } PeerGroup;
 
 struct CudaPeers {
-    PeerGroup  *group; /* NULL: not met */
+    PeerGroup  *group; /* NULL: the ranks haven't met yet */
     DriverCalls driver;
     PeerMemory *memory;
     int         rank, size, gpus[CUDA_MOST_PEERS];
     atomic_bool queues; /* the rank's thread may be queuing launches */
-    atomic_bool ended;  /* it mustn't any more */
+    atomic_bool ended;  /* it may not queue any more */
     bool        drains;
     pthread_t   drainer;
-    int         polls; /* for others' GPUs to end, so far */
+    int         polls; /* of 1 ms each, waiting for other GPUs to finish, so far */
 };
 
 static uint32_t *flag(const CudaPeers *peers, int phase, int from, int to)
@@ -80,7 +83,7 @@ bool cuda_peers_reach(const int *gpus, int count)
     if (count > CUDA_MOST_PEERS) return false;
     for (int a = 0; a < count; a++)
         for (int b = 0; b < count; b++) {
-            int reaches = 0; /* no GPU reaches itself */
+            int reaches = 0; /* CUDA says that a GPU can't access itself, so a == b is skipped */
             if (a == b) continue;
             if (cudaDeviceCanAccessPeer(&reaches, gpus[a], gpus[b]) != cudaSuccess) cudaGetLastError();
             if (!reaches) return false;
@@ -129,7 +132,7 @@ static CUstreamBatchMemOpParams write_op(uint32_t *word, uint32_t value)
     op.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
     op.writeValue.address = (CUdeviceptr)(uintptr_t)word;
     op.writeValue.value = value;
-    op.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT; /* what was written before is visible before it */
+    op.writeValue.flags = CU_STREAM_WRITE_VALUE_DEFAULT; /* earlier writes are visible before this one */
     return op;
 }
 
@@ -146,7 +149,7 @@ static CUstreamBatchMemOpParams wait_op(uint32_t *word, uint32_t value)
 
 bool cuda_peers_can(CudaDevice *cuda)
 {
-    uint32_t                *word = (uint32_t *)cuda->staging; /* copies from it that are queued come before */
+    uint32_t                *word = (uint32_t *)cuda->staging; /* copies that are still queued from staging run first */
     CUstreamBatchMemOpParams ops[] = {write_op(word, 1), wait_op(word, 1)};
     CUmemAllocationProp      prop = memory_of(cuda->index);
     DriverCalls              driver;
@@ -211,7 +214,7 @@ Status cuda_peers_alloc(CudaDevice *cuda, size_t bytes, void **out)
     if (!memory) fatal_out_of_memory(sizeof *memory);
     memory->bytes = bytes;
     Status status = map_for_all(peers, handle, memory);
-    peers->driver.release(handle); /* the mapping holds it */
+    peers->driver.release(handle); /* the mapping keeps the memory */
     if (status != OK) {
         unmap(peers, memory);
         return status;
@@ -267,11 +270,12 @@ Status cuda_peers_open(CudaDevice *cuda, const int *gpus)
     if (!peers) fatal_out_of_memory(sizeof *peers);
     *peers = (CudaPeers){.rank = comm_rank(comm), .size = comm_size(comm)};
     memcpy(peers->gpus, gpus, (size_t)peers->size * sizeof *gpus);
-    bool found = find_calls(&peers->driver); /* as cuda_peers_can has seen */
+    bool found = find_calls(&peers->driver); /* cuda_peers_can has found them before */
     cuda->peers = peers;
     FAIL_IF(!found, ERR_INTERNAL, "the driver lacks a call that it had");
     TRY(comm_agree(comm, peers->rank == 0 ? group_create(peers->size, &group) : OK));
-    Status status = comm_broadcast(comm, 0, &group, sizeof group); /* of threads: all get it, or none does */
+    Status status =
+        comm_broadcast(comm, 0, &group, sizeof group); /* a broadcast between threads: all ranks get the pointer, or none does */
     if (status == OK)
         peers->group = group;
     else if (peers->rank == 0)
@@ -284,7 +288,8 @@ void cuda_peers_close(CudaDevice *cuda)
     CudaPeers *peers = cuda->peers;
     if (!peers) return;
     if (peers->drains) pthread_join(peers->drainer, NULL);
-    for (PeerMemory *memory = peers->memory, *next; memory; memory = next) { /* what cuda_peers_settled kept */
+    for (PeerMemory *memory = peers->memory, *next; memory;
+         memory = next) { /* memory that was leaked because cuda_peers_settled returned false */
         next = memory->next;
         free(memory);
     }
@@ -298,7 +303,7 @@ void cuda_peers_close(CudaDevice *cuda)
 
 /* ---- collectives ---- */
 
-/* All others are told, then all others are awaited. */
+/* Signals all other ranks, then waits for all of them and resets their words. */
 static Status meet(const CudaPeers *peers, int phase, cudaStream_t stream)
 {
     CUstreamBatchMemOpParams ops[3 * CUDA_MOST_PEERS];
@@ -313,7 +318,7 @@ static Status meet(const CudaPeers *peers, int phase, cudaStream_t stream)
     return result == CUDA_SUCCESS ? OK : driver_failed(result, "cuStreamBatchMemOp");
 }
 
-/* What a rank tells the others of a collective, once: a graph keeps the addresses. */
+/* A rank's buffer in a collective. Ranks exchange addresses once, when the collective is queued: a graph keeps them. */
 typedef struct PeerSend {
     const void *memory;
     size_t      bytes;
@@ -336,7 +341,7 @@ Status cuda_peers_end_reads(CudaDevice *cuda, cudaStream_t stream)
     return meet(cuda->peers, DONE, stream);
 }
 
-/* One rank after the other, each beginning with another, so that links carry one copy at a time. */
+/* Copies from one rank after another. Each rank starts with the next one, so that a link carries one copy at a time. */
 Status cuda_peers_all_gather(CudaDevice *cuda, const void *send, void *recv, size_t bytes, cudaStream_t stream)
 {
     const void *of[CUDA_MOST_PEERS];
@@ -382,7 +387,8 @@ Status cuda_peers_try(CudaDevice *cuda)
 
 /* ---- failing together ---- */
 
-/* First `queues`, then `ended` here, first `ended`, then `queues` in drain: one of the two sees the other. */
+/* This sets `queues`, then reads `ended`. The other thread sets `ended`, then reads `queues` in drain. So at least one of them sees the
+ * other's flag. */
 Status cuda_peers_enter(CudaDevice *cuda)
 {
     CudaPeers *peers = cuda->peers;
@@ -424,7 +430,7 @@ void cuda_peers_end(CudaDevice *cuda)
 
 bool cuda_peers_settled(CudaDevice *cuda)
 {
-    enum { MOST_POLLS = 5000 }; /* of 1 ms, in all */
+    enum { MOST_POLLS = 5000 }; /* of 1 ms each, over all calls */
     CudaPeers *peers = cuda->peers;
     if (!peers || !peers->group || comm_cause(cuda->comm) == OK) return true;
     for (int r = 0;; peers->polls++) {

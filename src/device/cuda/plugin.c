@@ -1,6 +1,6 @@
-/* Opens the CUDA plugin at run time: beside the program or the library that this is part of, in ../lib, ../lib64 or
- * ../lib/x86_64-linux-gnu beside it, or where SUROGATE_CUDA_PLUGIN says. There may be one of CUDA 13 and one of CUDA 12, for drivers that
- * know no more. */
+/* Opens the CUDA plugin at run time. It is searched beside the program or library that contains this code, in ../lib, ../lib64 and
+ * ../lib/x86_64-linux-gnu from there, or only at SUROGATE_CUDA_PLUGIN if that is set. There may be a plugin for CUDA 13 and one for CUDA
+ * 12, for older drivers. */
 #include "device/cuda/plugin.h"
 
 #include "base/log.h"
@@ -36,7 +36,7 @@ static const CudaHost host = {
     .log = host_log,
 };
 
-/* The folder of the library or program that this code was linked into. */
+/* The folder of the library or program that contains this code. False: unknown. */
 static bool own_folder(char *out, size_t size)
 {
     struct link_map *map = NULL;
@@ -51,15 +51,15 @@ static bool own_folder(char *out, size_t size)
     return true;
 }
 
-/* A function of the driver; NULL: there is no driver, or it hasn't got it. */
+/* A function of the driver; NULL: there is no driver, or it lacks the function. */
 static void *driver_function(const char *name)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL), *function = driver ? dlsym(driver, name) : NULL;
-    dlerror(); /* without a driver it has something to say */
+    dlerror(); /* clears the error message that a missing driver leaves */
     return function;
 }
 
-/* What the driver knows, as 13000; 0: there is none. */
+/* The newest CUDA version that the driver supports, such as 13000; 0: there is no driver. */
 static int driver_version(void)
 {
     int version = 0, (*get)(int *) = NULL;
@@ -67,11 +67,11 @@ static int driver_version(void)
     return get && get(&version) == 0 ? version : 0;
 }
 
-/* Refuses a GPU that no plugin has kernels for. The driver is asked, so that nobody installs a plugin or a newer driver first. A driver
- * that doesn't answer is the plugin's to explain. */
+/* Refuses a GPU that no plugin has kernels for. It asks the driver, so that nobody installs a plugin or a newer driver in vain. If the
+ * driver doesn't answer, OK: the plugin will explain. */
 static Status check_gpu(int index)
 {
-    enum { ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 }; /* of CUdevice_attribute */
+    enum { ATTRIBUTE_MAJOR = 75, ATTRIBUTE_MINOR = 76 }; /* values of CUdevice_attribute */
     int (*init)(unsigned) = NULL, (*get)(int *, int) = NULL, (*get_name)(char *, int, int) = NULL, (*get_attribute)(int *, int, int) = NULL;
     int  gpu, major, minor;
     char name[64] = "";
@@ -90,11 +90,11 @@ static Status check_gpu(int index)
     return OK;
 }
 
-/* Opens the file (NULL: it can't be) in the first of the places that have it, which `searched` is then; false: none has, and it lists them.
- */
+/* Opens the file in the first of the places where it exists. True: `searched` is its path, *out NULL if it can't be opened. False: it
+ * exists nowhere, and the places are added to `searched`. */
 static bool open_file(const char *folder, const char *file, char *searched, size_t size, void **out)
 {
-    /* tests and benches lie in folders of the build folder; libraries in what systems call theirs */
+    /* tests and benches are in subfolders of the build folder; then the names that systems use for library folders */
     static const char *const beside[] = {"", "../", "../lib/", "../lib64/", "../lib/x86_64-linux-gnu/"};
     char                     path[PATH_MAX];
     size_t                   used = strlen(searched);
@@ -110,7 +110,8 @@ static bool open_file(const char *folder, const char *file, char *searched, size
     return false;
 }
 
-/* The plugin of the driver's generation, else the other. What was opened is `searched`, or where it was looked for. */
+/* Opens the plugin for the driver's CUDA generation, else the other one. `searched`: the path opened, or all places searched. NULL:
+ * failed. */
 static void *open_plugin(char *searched, size_t size)
 {
     char        folder[PATH_MAX / 2];
@@ -141,7 +142,7 @@ Status device_cuda_create(int index, Device **out)
     }
     *(void **)&create = dlsym(handle, CUDA_PLUGIN_CREATE);
     FAIL_IF(!create, ERR_UNSUPPORTED, "device cuda: %s lacks %s: it isn't Surogate's plugin", searched, CUDA_PLUGIN_CREATE);
-    return create(&host, index, out); /* never closed: its libraries keep state until the process ends */
+    return create(&host, index, out); /* the plugin is never closed, as its libraries keep state until the process ends */
 }
 
 void device_cuda_describe(Device *device, char *out, size_t size)

@@ -1,8 +1,8 @@
-/* Where a replayed program spends its time: the program is captured once more with an event recorded after every launch.
+/* Measures where a replayed program spends its time: the program is captured once more, with an event recorded after every launch.
  *
- * Launches timed alone, or queued on a stream, take other times than in a graph, where they overlap at their ends and see the caches
- * their neighbours leave. Recording an event costs some time of its own: what the captured program takes longer than the plain one,
- * divided by the launches, is taken off each. */
+ * In a graph, launches overlap at their ends and find the caches as their predecessors left them, so times of launches run alone would
+ * be wrong. Recording an event takes time itself. So the difference between the captured and the plain program, divided by the number of
+ * launches, is subtracted from each. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/kernel.h"
 
@@ -14,7 +14,7 @@ typedef struct Profile {
     CudaDevice     *cuda;
     const Launch   *launches;
     int             count;
-    cudaEvent_t    *events; /* count + 1 */
+    cudaEvent_t    *events; /* count + 1 events */
     cudaGraphExec_t plain, marked;
 } Profile;
 
@@ -51,7 +51,7 @@ static Status elapsed(cudaEvent_t begin, cudaEvent_t end, double *out)
     return OK;
 }
 
-/* Seconds of a plain run among others. */
+/* Mean seconds of `runs` plain runs. */
 static Status time_plain(Profile *p, int runs, double *out)
 {
     cudaStream_t stream = p->cuda->stream;
@@ -64,7 +64,7 @@ static Status time_plain(Profile *p, int runs, double *out)
     return OK;
 }
 
-/* Adds a marked run's seconds to those of each launch. */
+/* Runs the program with events, and adds each launch's time to seconds[i]; NULL: just runs it. */
 static Status time_marked(Profile *p, double *seconds)
 {
     CUDA_TRY(cudaGraphLaunch(p->marked, p->cuda->stream));
@@ -85,7 +85,7 @@ static Status measure(Profile *p, double *seconds, double *out_overhead)
     TRY(capture(p, true, &p->marked));
     TRY(time_plain(p, WARM_RUNS, &once));
     TRY(time_marked(p, NULL));
-    for (int i = 0; i < RUNS; i++) { /* in turn, so that the clock rates of both are alike */
+    for (int i = 0; i < RUNS; i++) { /* alternate, so that clock rates are alike for both */
         TRY(time_marked(p, seconds));
         TRY(time_plain(p, PLAIN_RUNS, &once));
         plain += once / RUNS;

@@ -1,4 +1,4 @@
-/* This rank's GPU among those of all ranks: which backend its collectives go by (peer.h, nccl.h), and failing together. */
+/* This rank's GPU among the GPUs of all ranks: chooses the backend of its collectives (peer.h, nccl.h), and ends them when a rank fails. */
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -6,21 +6,22 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* DeviceApi.join: chooses backends, makes them ready, and tries them. */
+/* DeviceApi.join: chooses backends, opens them, and tries them. */
 NODISCARD Status cuda_ranks_join(CudaDevice *cuda, Comm *comm);
-/* After graphs that hold collectives were destroyed. */
+/* Call it after graphs that hold collectives were destroyed. */
 void cuda_ranks_close(CudaDevice *cuda);
 
-/* OK, or ERR_RANK once a rank has failed: then what collectives wrote means nothing. */
+/* OK, or ERR_RANK after a rank has failed: then results of collectives are invalid. */
 NODISCARD Status cuda_ranks_alive(CudaDevice *cuda);
-/* The device speaks for one of as many ranks as a program was made for. */
+/* Fails unless the device has joined as many ranks as a program was made for. */
 NODISCARD Status cuda_ranks_check(CudaDevice *cuda, int64_t ranks);
 int              cuda_ranks_rank(CudaDevice *cuda);
 
-/* Whether copy engines do it, or would if the first of this machine's GPUs were the ranks' and the device isn't joined yet. */
+/* Whether gather, and below reduce, use copy engines. Before the device has joined: whether they would if the ranks used this machine's
+ * first GPUs. */
 bool cuda_ranks_gather_by_copies(CudaDevice *cuda, int64_t ranks);
 bool cuda_ranks_reduce_by_copies(CudaDevice *cuda, int64_t ranks);
-/* recv: all ranks' `bytes` in their order. send may be this rank's place in recv. */
+/* recv: `bytes` of each rank, in the order of ranks. send may be this rank's part of recv. */
 NODISCARD Status cuda_ranks_all_gather(CudaDevice *cuda, const void *send, void *recv, size_t bytes, cudaStream_t stream);
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* The driver's function is asked for by name: the plugin doesn't link the driver. */
+/* The plugin doesn't link the driver, so the driver's function is looked up by name. */
 #include "device/cuda/tensor_map.h"
 
 #include <cudaTypedefs.h>

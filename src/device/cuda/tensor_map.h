@@ -1,4 +1,4 @@
-/* Tensor maps: what Hopper's copy engine knows of a matrix in memory whose boxes it brings to shared memory. */
+/* Tensor maps: how Hopper's copy engine (TMA) finds boxes of a matrix in global memory, to load them to shared memory. */
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -8,9 +8,9 @@
 
 enum { TENSOR_MAP_DIMS = 5, TENSOR_MAP_INNER = 64 };
 
-/* Of bf16 numbers, dim 0 innermost: it has TENSOR_MAP_INNER numbers, 128 bytes, or half as many, whose 16-byte chunks lie in shared memory
- * permuted by row (the 128-byte swizzle, or that of 64 bytes). data: a multiple of 16 bytes. strides: bytes from one index of dims 1, 2,
- * ... to the next, multiples of 16. box: what one copy brings of each dim; what lies outside is zeros. */
+/* A tensor of bf16 elements. Dim 0 is innermost, and a box has TENSOR_MAP_INNER elements of it (128 bytes) or half as many. In shared
+ * memory its 16-byte chunks are permuted by row (128-byte or 64-byte swizzle). data: 16-byte aligned. strides: bytes from one index to
+ * the next of dims 1, 2, ..., multiples of 16. box: elements that one copy loads along each dim; elements outside the tensor are zeros. */
 typedef struct TensorMapShape {
     int      rank;
     uint64_t dims[TENSOR_MAP_DIMS], strides[TENSOR_MAP_DIMS - 1];

@@ -23,7 +23,7 @@ template <> __device__ __forceinline__ __nv_bfloat16 from_float<__nv_bfloat16>(f
     return __float2bfloat16_rn(x);
 }
 
-/* Elements of 16 bytes: 4 or 8. */
+/* 16 bytes of elements: 4 or 8. */
 template <typename T> struct Pack {
     enum { N = 16 / sizeof(T) };
     union {
@@ -33,7 +33,7 @@ template <typename T> struct Pack {
     __device__ __forceinline__ Pack() : words() {}
 };
 
-/* p is 16-byte aligned. */
+/* Loads 16 bytes as floats; p is 16-byte aligned. */
 template <typename T> static __device__ __forceinline__ void load_pack(const T *p, float *out)
 {
     Pack<T> pack;
@@ -42,7 +42,7 @@ template <typename T> static __device__ __forceinline__ void load_pack(const T *
     for (int i = 0; i < Pack<T>::N; i++) out[i] = to_float(pack.v[i]);
 }
 
-/* Two elements of bf16 as one word. */
+/* Two elements in one word, converted to bf16. */
 static __device__ __forceinline__ uint32_t bf16_pair(const float *in)
 {
     union {
@@ -71,7 +71,7 @@ template <typename T> static __device__ __forceinline__ void store_pack(T *p, co
     *reinterpret_cast<uint4 *>(p) = to_pack<T>(in).words;
 }
 
-/* N elements of T and of another type beside it: e.g. 8 floats beside 8 bf16. p is aligned to min(16, N * sizeof(T)). */
+/* Loads or stores N elements of T. For kernels that pair two types: e.g. 8 floats and 8 bf16. p is aligned to min(16, N * sizeof(T)). */
 template <int N, typename T> static __device__ __forceinline__ void load_n(const T *p, float *out)
 {
 #pragma unroll
@@ -84,7 +84,7 @@ template <int N, typename T> static __device__ __forceinline__ void store_n(T *p
     for (int i = 0; i < N; i += Pack<T>::N) store_pack(p + i, in + i);
 }
 
-/* As load_pack, of any alignment where not `wide`. */
+/* load_pack from p of any alignment; wide: p is 16-byte aligned. */
 template <typename T> static __device__ __forceinline__ void load_pack_any(const T *p, bool wide, float *out)
 {
     if (wide) {
@@ -95,11 +95,11 @@ template <typename T> static __device__ __forceinline__ void load_pack_any(const
     }
 }
 
-/* 8 elements as they lie in memory: loaded early and converted late they take few registers. */
+/* 8 elements in their storage type. Loading them early and converting late saves registers. */
 template <typename T> struct Eight {
     Pack<T> part[8 / Pack<T>::N];
 
-    /* The first `count` of them, the rest 0. wide: all 8 or none, from a p that is 16-byte aligned. */
+    /* Loads the first `count` elements, the rest stays 0. wide: p is 16-byte aligned, and count is at least 8 or at most 0. */
     __device__ __forceinline__ void load(const T *p, bool wide, int64_t count)
     {
         if (wide && count > 0) {
@@ -117,7 +117,7 @@ template <typename T> struct Eight {
     }
 };
 
-/* Stores 8 elements as load has them. */
+/* Stores 8 elements; wide and count as in Eight::load. */
 template <typename T> static __device__ __forceinline__ void store_eight(T *p, const float *in, bool wide, int64_t count)
 {
     if (wide && count > 0) {
@@ -129,7 +129,7 @@ template <typename T> static __device__ __forceinline__ void store_eight(T *p, c
     }
 }
 
-/* Element i of a tensor whose dtype is known at run time: for small operands and general rows. */
+/* Element i of a tensor whose dtype is known only at run time, f32 or bf16: for small operands and general rows. */
 static __device__ __forceinline__ float elem_get(const void *p, int dtype, int64_t i)
 {
     return dtype == DT_BF16 ? to_float(((const __nv_bfloat16 *)p)[i]) : ((const float *)p)[i];
@@ -159,7 +159,7 @@ static __device__ __forceinline__ float warp_max(float x)
     return x;
 }
 
-/* Over the block's threads (a multiple of 32, all of them); scratch: 32 floats of shared memory, free again on return. */
+/* Sum over all threads of the block, a multiple of 32, which must all call it. scratch: 32 floats of shared memory, reusable on return. */
 static __device__ __forceinline__ float block_sum(float x, float *scratch)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;

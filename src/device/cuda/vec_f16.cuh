@@ -1,4 +1,4 @@
-/* vec.cuh for f16 too: of what decoding, scoring and evaluating run. */
+/* vec.cuh with f16 too, for ops that are used in decoding, scoring and evaluation. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
@@ -14,7 +14,7 @@ template <> __device__ __forceinline__ __half from_float<__half>(float x)
     return __float2half_rn(x);
 }
 
-/* Two elements as one word. */
+/* Two elements in one word, converted to f16. */
 static __device__ __forceinline__ uint32_t f16_pair(const float *in)
 {
     union {
@@ -42,7 +42,7 @@ template <> __device__ __forceinline__ Pack<__half> to_pack<__half>(const float 
     return pack;
 }
 
-/* As elem_get and elem_set. */
+/* elem_get and elem_set with f16 too. */
 static __device__ __forceinline__ float any_get(const void *p, int dtype, int64_t i)
 {
     return dtype == DT_F16 ? to_float(((const __half *)p)[i]) : elem_get(p, dtype, i);
@@ -56,7 +56,7 @@ static __device__ __forceinline__ void any_set(void *p, int dtype, int64_t i, fl
         elem_set(p, dtype, i, value);
 }
 
-/* The same of a tensor that is f32 or of T. */
+/* Element i of a tensor that is f32 or of type T. */
 template <typename T> static __device__ __forceinline__ float get_of(const void *p, int dtype, int64_t i)
 {
     return dtype == DT_F32 ? ((const float *)p)[i] : to_float(((const T *)p)[i]);

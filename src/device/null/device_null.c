@@ -26,7 +26,7 @@ enum { NUM_GPUS = sizeof gpus / sizeof gpus[0] };
 typedef struct NullDevice {
     Device      base;
     DeviceFacts facts;
-    bool        is_gpu; /* kernels get the workspace that CUDA's would */
+    bool        is_gpu; /* kernels get as much workspace as CUDA's kernels would */
 } NullDevice;
 
 static Status null_facts(Device *device, DeviceFacts *out)
@@ -206,7 +206,7 @@ Status device_null_of(Device *gpu, Device **out)
     return OK;
 }
 
-/* A name as people write it: small letters and digits alone, without the maker. */
+/* Normalises a GPU's name as people write it: lower-case letters and digits only, without the maker. */
 static void plain_name(const char *text, char *out, size_t size)
 {
     static const char *const left_out[] = {"nvidia", "geforce"};

@@ -1,5 +1,5 @@
-/* alibi_table: the bias of ALiBi (Press, Smith and Lewis 2022) as attention reads it: each head's score falls by its slope for each token
- * between a query and a key. */
+/* alibi_table: the bias of ALiBi (Press, Smith and Lewis 2022) as a table that attention reads. A head's score falls by the head's slope
+ * for each token between query and key. */
 #include "ops/attention/alibi_table.h"
 #include "ops/infer.h"
 

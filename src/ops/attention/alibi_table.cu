@@ -1,4 +1,4 @@
-/* alibi_table on CUDA: a thread a number; it runs once. */
+/* alibi_table on CUDA: a thread computes one element; the kernel runs once per program. */
 #include "ops/attention/alibi_table.h"
 #include "ops/rows.cuh"
 

@@ -1,11 +1,10 @@
-/* attention: o = softmax(scale q k^T) v per head; a query attends the keys of its own document up to itself.
+/* attention: o = softmax(scale q k^T) v per head; a query attends the keys of its own document up to its own key.
  *
- * Of a window, only its last keys. With softcap scores are softcap tanh(scale q k / softcap).
+ * With a window a query attends only the last `window` of these keys. With a softcap the scores are softcap tanh(scale q k / softcap).
  *
- * Scores are never whole: a task takes a block of queries of all heads that share a key/value head, and goes over
- * blocks of keys with the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al.
- * 2022), in fp32. Blocks of keys before the document or window, or after the queries, are not looked at. lse =
- * log(sum(exp(scores))) is kept for backward. */
+ * The whole T x T matrix of scores never exists: a task takes a block of queries of all heads that share a key/value head, and goes over
+ * blocks of keys. It keeps, in fp32, the largest score and the sum of exponentials so far (Milakov and Gimelshein 2018; Dao et al. 2022).
+ * Blocks of keys before the document or window, or after the queries, are skipped. lse = log(sum(exp(scores))) is kept for backward. */
 #include "ops/attention/attention.h"
 
 #include "device/cpu/sgemm.h"
@@ -149,7 +148,7 @@ void attention_bind_qkv(Attention *a, const TensorView *views, Heads *out_q, Hea
 
 double attention_macs(const Attention *a)
 {
-    /* queries whose window has no beginning yet, then those of whole windows */
+    /* first the queries whose window would begin before key 0, then the queries with a whole window */
     int64_t growing = a->window ? min_i64(a->len, max_i64(0, a->window - a->first)) : a->len;
     double  pairs = (double)growing * (double)a->first + (double)growing * (double)(growing + 1) / 2;
     pairs += (double)(a->len - growing) * (double)a->window;
@@ -177,8 +176,8 @@ const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t ro
     return scratch;
 }
 
-/* Columns of x (D, rows), `stride` floats apart from one d to the next, become rows [t, t + rows) of one head: they are those of sgemm's
- * panels of b turned. scratch: sgemm_packed(D, SGEMM_COLS, rows) floats. */
+/* Stores the columns of x (D, rows; `stride` floats from one d to the next) as rows [t, t + rows) of one head. The transpose is done by
+ * sgemm's packing of b. scratch: sgemm_packed(D, SGEMM_COLS, rows) floats. */
 static void store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride, float *scratch)
 {
     const SgemmKernel *kernel = sgemm_kernel();
@@ -192,20 +191,20 @@ static void store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows,
 }
 
 enum {
-    PANEL = SGEMM_COLS, /* queries */
+    PANEL = SGEMM_COLS, /* queries of a panel */
     BLOCK_K = ATTENTION_BLOCK_K,
 };
 
-/* Queries t, t + 1, .. of one head, a column each. Columns after `count` repeat the last query. */
+/* PANEL queries t, t + 1, .. of one head, a column each. Columns from `count` on repeat the last query. */
 typedef struct Panel {
     int64_t head, t, count;
-    int64_t begin, end;         /* keys that any of them attends */
-    int64_t all_begin, all_end; /* keys that all of them attend */
+    int64_t begin, end;         /* keys that any of these queries attends */
+    int64_t all_begin, all_end; /* keys that all of these queries attend */
     int32_t first[PANEL], after[PANEL];
-    float   most[PANEL], total[PANEL]; /* the largest score so far, the sum of exponentials */
-    int64_t own;                       /* of the first query, the number of its own key */
-    float  *sum;                       /* (E, PANEL): of exponentials times values */
-    SgemmB  q;                         /* (D, PANEL) */
+    float   most[PANEL], total[PANEL]; /* per query: the largest score and the sum of exponentials so far */
+    int64_t own;                       /* the key index of the first query's own token */
+    float  *sum;                       /* (E, PANEL): sum of exponentials times values */
+    SgemmB  q;                         /* the queries, (D, PANEL) */
 } Panel;
 
 static int64_t block_q(const Attention *a)
@@ -213,8 +212,8 @@ static int64_t block_q(const Attention *a)
     return div_up(max_i64(1, 128 / a->group), PANEL) * PANEL;
 }
 
-/* A worker's scratch: its panels with their queries and sums; scores (K,PANEL); keys (K,D) and values (K,E) where they aren't f32; results
- * turned. */
+/* The next three functions compute the size of a worker's scratch: its panels with their queries and sums; scores (K,PANEL); f32 copies of
+ * keys (K,D) and values (K,E), used if these aren't f32; space to transpose results. */
 static int64_t panels_of_block(const Attention *a)
 {
     return a->group * div_up(min_i64(block_q(a), a->len), PANEL);
@@ -264,21 +263,21 @@ static Panel *panel_start(const Attention *a, const SgemmKernel *kernel, int64_t
         p->end = max_i64(p->end, after);
         p->all_begin = max_i64(p->all_begin, first);
         p->all_end = min_i64(p->all_end, after);
-        p->most[i] = -FLT_MAX; /* so that differences from it are numbers */
+        p->most[i] = -FLT_MAX; /* finite, so that a difference from it is never NaN */
     }
     memset(p->sum, 0, (size_t)(PANEL * a->v_dim) * sizeof(float));
     return p;
 }
 
-/* Adds the bias of each query's distance to scores (keys, PANEL) of keys from `key` on. */
+/* Adds the bias of each pair's distance to `score` (keys, PANEL), whose first key is `key`. */
 static void panel_bias(const Attention *a, const Panel *panel, float *score, int64_t key, int64_t keys)
 {
     for (int64_t j = 0; j < keys; j++)
         for (int64_t i = 0; i < panel->count; i++) score[j * PANEL + i] += attention_bias(a, panel->head, panel->own + i - key - j);
 }
 
-/* Scores (keys, PANEL) of keys from `key` on become exponentials, 0 where a query doesn't attend; sums so far are scaled to the new
- * largest. A query's sums are over its keys in order. */
+/* Turns `score` (keys, PANEL; first key `key`) into exponentials, 0 where a query doesn't attend a key. Sums so far are rescaled to the new
+ * largest score. Each query adds its keys in order. */
 static void panel_softmax(const Attention *a, Panel *panel, float *restrict score, int64_t key, int64_t keys)
 {
     float most[PANEL], total[PANEL], shrink[PANEL];
@@ -308,7 +307,7 @@ static void panel_softmax(const Attention *a, Panel *panel, float *restrict scor
         for (int i = 0; i < PANEL; i++) panel->sum[d * PANEL + i] *= shrink[i];
 }
 
-/* Each query's sink counts as a score whose value is 0. */
+/* Each query's sink counts as one more score, whose value vector is 0. */
 static void panel_sink(const Attention *a, Panel *p)
 {
     float sink = attention_sink(a, p->head);
@@ -338,7 +337,7 @@ VEC_TASK(forward_task)
     float             *panels = job->scratch + worker * forward_floats(a), *score = panels + panels_of_block(a) * panel_floats(a);
     float             *k_scratch = score + BLOCK_K * PANEL, *v_scratch = k_scratch + BLOCK_K * a->dim,
           *turned = v_scratch + sgemm_packed(a->v_dim, SGEMM_ROWS, BLOCK_K);
-    /* the last blocks are the longest: they go first */
+    /* the last blocks attend the most keys: they go first */
     int64_t row = (job->blocks - 1 - task / (a->batch * a->num_kv_heads)) * block_q(a), rows = min_i64(block_q(a), a->len - row);
     int64_t b = task / a->num_kv_heads % a->batch, g = task % a->num_kv_heads, k_stride, v_stride, count = 0, begin = INT64_MAX, end = 0;
     for (int64_t h = g * a->group; h < (g + 1) * a->group; h++)
@@ -347,7 +346,7 @@ VEC_TASK(forward_task)
             begin = min_i64(begin, p->begin);
             end = max_i64(end, p->end);
         }
-    /* blocks begin at multiples of their size, so that a query's bits don't depend on its neighbours */
+    /* key blocks begin at multiples of BLOCK_K, so a query's bits don't depend on which queries share its panels */
     for (int64_t next, key = begin; key < end; key = next) {
         next = min_i64(end, (key / BLOCK_K + 1) * BLOCK_K);
         const float *k = attention_rows(&a->k, b, key, next - key, g, k_scratch, &k_stride);
@@ -394,7 +393,7 @@ static double reference_score(const Attention *a, int64_t b, int64_t t, int64_t 
     return a->bias.data ? score + attention_bias(a, h, attention_own_key(a, b, t) - key) : score;
 }
 
-/* One query of one head, in fp64. */
+/* Computes one query of one head in fp64. */
 static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
 {
     int64_t begin = attention_first_key(a, b, t), end = attention_after_key(a, b, t);
@@ -490,7 +489,7 @@ const OpDef op_attention = {
     .workspace = attention_workspace,
     .cpu = {{DT_SET_DECODE, attention_blocks, "blocks"}, {DT_SET_DECODE, attention_reference, "reference"}},
     .holds = {[IN_DOC_START] = HOLDS_DOC_START},
-    .params = 1u << IN_SINKS, /* a bias is made of weights: see distance_buckets */
+    .params = 1u << IN_SINKS, /* the bias isn't a parameter: it is computed from weights, see distance_buckets */
     .grad_outputs = 1u << 1,
     .cached = attention_use_cache,
     .set_dense = attention_set_dense,

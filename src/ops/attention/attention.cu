@@ -1,4 +1,4 @@
-/* attention: which kernel serves which node. */
+/* attention on CUDA: chooses the kernel of each node. */
 #include "device/cuda/sdpa.h"
 #include "ops/attention/attention_mma.cuh"
 
@@ -15,7 +15,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     return s;
 }
 
-/* Strides as bound() will find them. */
+/* The same strides as bound() sets. */
 static CudaSdpa sdpa_of_node(const Node *node)
 {
     TensorView    views[3] = {};

@@ -1,4 +1,4 @@
-/* What the CUDA attention kernels share: where heads lie, from types and views. */
+/* Shared by the CUDA attention kernels: the layout of heads in memory, taken from types and views. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
@@ -19,44 +19,45 @@ typedef struct Numbers {
     DType       dtype;
 } Numbers;
 
-/* A code of a cache that is kept so. */
+/* One code of a cache stored in e4m3. */
 typedef uint8_t e4m3;
 
-/* Of a cache: position p of row b lies in page table[b * row_pages + p / page_len], at p mod page_len. There are fewer than 2^31 cells. */
+/* The page table of a cache: position p of row b is in page table[b * row_pages + p / page_len], at slot p mod page_len. The cache has
+ * fewer than 2^31 positions. */
 typedef struct CachePages {
-    const int32_t *starts; /* (B) positions before the row's first query; NULL: there is no cache */
+    const int32_t *starts; /* (B) number of positions before the row's first query; NULL: there is no cache */
     const int32_t *table;  /* (B, row_pages) */
     int            row_pages, page_len, num_pages;
 } CachePages;
 
 enum {
-    ATTENTION_MOST_DIM = 256,       /* of kernels on the vector units */
-    ATTENTION_MOST_DISTANCES = 512, /* rows of a bias whose gradient they make */
+    ATTENTION_MOST_DIM = 256,       /* largest head dim of the kernels on the vector units */
+    ATTENTION_MOST_DISTANCES = 512, /* most rows of a bias that has a gradient, on the vector units */
 };
 
 typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
-    int            v_dim;          /* of values and o; the others have dim */
+    int            v_dim;          /* head dim of values and o; q and k have dim */
     float          scale, softcap; /* softcap 0: none */
-    int            window;         /* keys a query attends; INT_MAX: all before it */
-    bool           bidirectional;  /* a query attends the keys after its own too */
-    DType          dtype;          /* of q and all others but lse and a cache */
-    DType          cached;         /* of k and v where they are a cache: dtype, or e4m3 */
-    Heads          q, k, v, o;     /* k, v: the cache where there is one */
-    float         *lse;            /* (B,H,T); NULL: not wanted */
-    const int32_t *doc_start;      /* (B,T); NULL: 0 */
-    Numbers        sinks;          /* (H) scores that each query has besides, of no key; data NULL: none */
-    Numbers        bias;           /* (R, H), see attention_bias; data NULL: none */
+    int            window;         /* number of keys that a query attends; INT_MAX: all up to its own */
+    bool           bidirectional;  /* a query also attends the keys after its own */
+    DType          dtype;          /* dtype of all tensors except lse and a cache */
+    DType          cached;         /* dtype of k and v if these are a cache: `dtype` or e4m3 */
+    Heads          q, k, v, o;     /* k, v: the cache, if there is one */
+    float         *lse;            /* output, (B,H,T); NULL: not wanted */
+    const int32_t *doc_start;      /* first key of each query's document, (B,T); NULL: 0 */
+    Numbers        sinks;          /* (H) one extra score per head, without a key; data NULL: none */
+    Numbers        bias;           /* (R, H), see attention_bias_row; data NULL: none */
     int            bias_rows;
-    CachePages     pages; /* with a cache query t is key number starts[b] + t, else t; k and v have cells instead of tokens */
-    /* backward */
-    Heads        grad_o, dq, dk, dv; /* data NULL: not wanted */
-    const float *dlse;               /* (B,H,T); NULL: 0 */
-    const float *delta;              /* (B,H,T) sum over D of do o, less dlse */
-    float       *bias_parts;         /* (B,H,blocks of queries,R) sums of dbias; NULL: not wanted */
+    CachePages     pages; /* with a cache: query t is key starts[b] + t, and k and v are indexed by cache position; else query t is key t */
+    /* only in backward: */
+    Heads        grad_o, dq, dk, dv; /* dq, dk, dv: data NULL: not wanted */
+    const float *dlse;               /* gradient of lse, (B,H,T); NULL: 0 */
+    const float *delta;              /* (B,H,T) sum over E of do o, less dlse */
+    float       *bias_parts;         /* (B,H,blocks of queries,R) partial sums of dbias; NULL: not wanted */
 } AttentionDims;
 
-/* v NULL or without dims: q is packed. */
+/* v NULL, or its type without dims: q is packed (q, k, v in one row). */
 static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const TensorType *q, const TensorType *v)
 {
     AttentionDims a = {};
@@ -72,13 +73,13 @@ static inline AttentionDims attention_dims(const AttentionAttrs *attrs, const Te
     return a;
 }
 
-/* Of inputs at, at+1, at+2 of a node. */
+/* Dims for a node. at: the input that holds q; k and v are the next two. */
 static inline AttentionDims attention_dims_of(const Node *node, int at)
 {
     return attention_dims((const AttentionAttrs *)node->attrs, &node->in[at]->type, node->in[at + 2] ? &node->in[at + 2]->type : NULL);
 }
 
-/* Sinks and bias of two views. */
+/* Sets sinks and bias. views: [0] the sinks, [1] the bias. */
 static inline void attention_bind_scores(AttentionDims *a, const TensorView *views)
 {
     a->sinks.data = views[0].data, a->sinks.dtype = views[0].type.dtype;
@@ -86,8 +87,8 @@ static inline void attention_bind_scores(AttentionDims *a, const TensorView *vie
     a->bias_rows = views[1].data ? (int)views[1].type.dim[0] : 0;
 }
 
-/* Whether the kernels on the matrix units know how: values are of the keys' size, keys before the query's own alone count, scores have no
- * bias. more: sinks. */
+/* Whether the kernels on the matrix units can serve the node: values have the head dim of keys, no query attends later keys, and there is
+ * no bias. more: the input that holds the sinks; the next input is the bias. */
 static inline bool attention_is_plain(const Node *node, int at, int more)
 {
     AttentionDims a = attention_dims_of(node, at);
@@ -100,7 +101,7 @@ static inline bool attention_simt_serves(const Node *node, int at)
     return a.dim <= ATTENTION_MOST_DIM && a.v_dim <= ATTENTION_MOST_DIM;
 }
 
-/* A dense tensor (B,T,heads,D). */
+/* The heads of a dense tensor (B,T,heads,D). */
 static inline Heads heads_of(const TensorView *view)
 {
     int64_t row = view->type.dim[2] * view->type.dim[3];
@@ -108,7 +109,7 @@ static inline Heads heads_of(const TensorView *view)
     return h;
 }
 
-/* q, k, v of three views: the first packed, or each its own (data NULL: absent). */
+/* Finds q, k and v. views: [0] all three packed, or [0] q, [1] k, [2] v (data NULL: absent). */
 static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views, Heads *q, Heads *k, Heads *v)
 {
     if (views[0].type.ndim == 4) {
@@ -124,21 +125,21 @@ static inline void heads_of_qkv(const AttentionDims *a, const TensorView *views,
     v->data = (char *)h.data + (a->num_heads + a->num_kv_heads) * a->dim * size;
 }
 
-/* The first key that query t attends, itself key number `own`. */
+/* The first key that query t attends; own: the key index of the query's own token. */
 static __device__ __forceinline__ int attention_first_key(const AttentionDims &a, int b, int t, int own)
 {
     int first = a.doc_start ? max(0, a.doc_start[b * a.len + t]) : 0;
     return max(first, own - a.window + 1);
 }
 
-/* Whether query t, itself key number `own`, attends the key. */
+/* Whether query t attends `key`; own: the key index of the query's own token. */
 static __device__ __forceinline__ bool attention_attends(const AttentionDims &a, int b, int t, int own, int key)
 {
     if (key <= own) return key >= attention_first_key(a, b, t, own);
     return a.bidirectional && key - own < a.window && (!a.doc_start || a.doc_start[b * a.len + key] <= t);
 }
 
-/* The key behind the last one that query t attends. */
+/* One past the last key that query t attends; own: the key index of the query's own token. */
 static __device__ __forceinline__ int attention_after_key(const AttentionDims &a, int b, int t, int own)
 {
     int least = t, after = a.len;
@@ -159,8 +160,8 @@ static __device__ __forceinline__ float attention_number(const Numbers &n, int64
     return n.dtype == DT_BF16 ? __bfloat162float(((const __nv_bfloat16 *)n.data)[i]) : __half2float(((const __half *)n.data)[i]);
 }
 
-/* The row of the bias table for a key `distance` tokens before the query's own, negative: after it. Rows are distances 0, 1, ..;
- * bidirectional: -R / 2 to R / 2. The first and the last are of all beyond, too. */
+/* The row of the bias table for a key `distance` tokens before the query's own key (negative: after it). Rows are distances 0, 1, ..;
+ * bidirectional: -R / 2 to R / 2. Distances beyond the table use its first or last row. */
 static __device__ __forceinline__ int attention_bias_row(const AttentionDims &a, int distance)
 {
     return max(0, min(a.bias_rows - 1, a.bidirectional ? distance + a.bias_rows / 2 : distance));
@@ -171,29 +172,30 @@ static __device__ __forceinline__ float attention_bias(const AttentionDims &a, i
     return attention_number(a.bias, (int64_t)attention_bias_row(a, distance) * a.num_heads + head);
 }
 
-/* Whether the row's new tokens have places. */
+/* Whether the new tokens of row b fit into its pages. */
 static __device__ __forceinline__ bool attention_has_room(const AttentionDims &a, int b)
 {
     int start = a.pages.starts[b];
     return start >= 0 && start <= a.pages.row_pages * a.pages.page_len - a.len;
 }
 
-/* Where a position of row b lies, in positions from the cache's beginning. Page 0, which is nobody's, stands for pages that don't exist. */
+/* The index of a position of row b in the cache, counted in positions over all pages. Page 0, which belongs to no row, replaces page
+ * numbers that don't exist. */
 static __device__ __forceinline__ int attention_cell(const CachePages &p, int b, int position)
 {
     int page = p.table[(int64_t)b * p.row_pages + position / p.page_len];
     return ((unsigned)page < (unsigned)p.num_pages ? page : 0) * p.page_len + position % p.page_len;
 }
 
-/* Forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, a compilation unit of its own).
- * The workspace of backward holds delta. */
+/* attention_simt_*: forward and backward for any head dim up to ATTENTION_MOST_DIM (attention_simt.cu, its own compilation unit). Backward
+ * reads a->delta, which the caller computes into its workspace. */
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream);
-/* Behind them, of what they leave: dsinks (H), of a->delta, and dbias (R,H), of a->bias_parts. out data NULL: not wanted; adds: to what is
- * there. */
+/* To be called after backward: compute dsinks (H) from a->delta, and dbias (R,H) from a->bias_parts. out data NULL: not wanted; adds: the
+ * gradient is added to `out`. */
 Status attention_dsinks(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream);
 Status attention_dbias(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream);
-/* delta[b,h,t] = sum over D of do o, less dlse. */
+/* delta[b,h,t] = sum over E of do o, less dlse. */
 Status attention_delta(const AttentionDims *a, float *delta, cudaStream_t stream);
 
 static inline size_t attention_delta_bytes(const AttentionDims *a)
@@ -201,7 +203,7 @@ static inline size_t attention_delta_bytes(const AttentionDims *a)
     return ((size_t)a->batch * a->num_heads * a->len * sizeof(float) + 255) / 256 * 256;
 }
 
-/* Floats of a->bias_parts, which has a->bias_rows rows. */
+/* Bytes of a->bias_parts, for a bias of a->bias_rows rows. */
 static inline size_t attention_parts_bytes(const AttentionDims *a)
 {
     return (size_t)a->batch * a->num_heads * cuda_div_up(a->len, ATTENTION_BIAS_QUERIES) * a->bias_rows * sizeof(float);

@@ -1,11 +1,11 @@
-/* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse),
- * delta = sum over D of do o - dlse, ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the
- * scores in p are softcap t, t = tanh(scale q k^T / softcap), and ds has the factor 1 - t^2. The bias of a distance gets the sum of ds
- * before that factor; a sink, which lse has in it, the sum of -exp(sink - lse) delta.
+/* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse), delta = sum over E of do o - dlse,
+ * ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the scores in p are softcap t,
+ * t = tanh(scale q k^T / softcap), and ds has the factor 1 - t^2. The bias of a distance gets the sum of ds before that factor. A sink (its
+ * exponential is part of lse) gets the sum of -exp(sink - lse) delta.
  *
- * A task is a key/value head of a batch row with all its query heads: no two tasks write the same place, and a task
- * adds up in one order. It holds its queries, do and dq in fp32 (T, group, D), and scores in tiles: block of queries x
- * block of keys. */
+ * A task is a strip of keys of one key/value head of a batch row, with all query heads of that head. It goes over blocks of keys and makes
+ * scores in tiles: block of queries x block of keys. dk and dv of a key are written by one task. dq is summed in fp32 by strip, and
+ * sum_task adds the strips in order. So each sum has one fixed order. */
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_turns.h"
 
@@ -20,7 +20,7 @@ static const AttrDef attention_bwd_attrs[] = {ATTR_INT(AttentionAttrs, num_heads
                                               ATTR_BOOL(AttentionAttrs, dense, 0),    ATTR_RARE(AttentionAttrs, bidirectional),
                                               ATTR_DTYPE(AttentionAttrs, dw_dtype),   {0}};
 
-/* The gradient of input k, perhaps added to input `acc`. dtype: if not told otherwise. */
+/* Sets the type of output `out`, the gradient of input k, which may be added to input `acc`. dtype: used without attribute dw_dtype. */
 static Status infer_scores(Node *node, int k, int acc, const char *name, int out, DType dtype)
 {
     node->out[out]->type = (TensorType){0};
@@ -33,7 +33,7 @@ static Status infer_scores(Node *node, int k, int acc, const char *name, int out
 }
 
 /* do (B,T,H,E), q | packed, [k], [v], o, lse, doc_start, [dlse (B,H,T) f32], [sinks (H)], [bias (R,H)], [acc dsinks], [acc dbias] -> dq |
- * dpacked, dk, dv of the types of q, k, v, dsinks of sinks' dtype and dbias f32, if not told otherwise. */
+ * dpacked, dk, dv of the types of q, k, v, dsinks in sinks' dtype and dbias in f32, unless attribute dw_dtype says another. */
 static Status attention_bwd_infer(Node *node)
 {
     const AttentionAttrs *attrs = node->attrs;
@@ -61,20 +61,21 @@ static OpCost attention_bwd_cost(const Node *node)
 }
 
 enum {
-    STRIPS = 4, /* of keys */
+    STRIPS = 4, /* parts into which the keys are divided */
     BLOCK_K = 128,
     BLOCK_Q = 64,            /* queries of a tile of scores */
-    DIAGONAL_Q = 32,         /* of those within BLOCK_K of the block's first key */
-    STRIP_STEP = SGEMM_COLS, /* keys of a strip are a multiple of it */
+    DIAGONAL_Q = 32,         /* queries of a tile near the diagonal: less than BLOCK_K after the block's first key */
+    STRIP_STEP = SGEMM_COLS, /* a strip has a multiple of this many keys */
 };
 
 /* Keys [key, key_end) and the queries [row, row_end) that may attend them. */
 typedef struct Strip {
     int64_t key, key_end, row, row_end;
-    int64_t sums; /* where its sums of dq (group, row_end - row, D) begin among those of a key/value head */
+    int64_t sums; /* where the strip's sums of dq (group, row_end - row, D) begin in the sums of its key/value head */
 } Strip;
 
-/* Pairs of a query and a key before `end` that it attends, of a single document; bidirectional: about so many. */
+/* The number of pairs of a key before `end` and a query that attends it, if the row is one document. bidirectional: the number of keys
+ * before `end`, since all keys have about equally many queries. */
 static int64_t pairs_before(const Attention *a, int64_t end)
 {
     if (a->bidirectional) return min_i64(end, a->len);
@@ -82,7 +83,7 @@ static int64_t pairs_before(const Attention *a, int64_t end)
     return whole * a->window + (last - whole) * (2 * a->len - whole - last + 1) / 2;
 }
 
-/* About as many pairs in each strip. Returns the sums of a key/value head. */
+/* Divides the keys into strips of about equally many pairs. Returns how many floats the dq sums of one key/value head take. */
 static int64_t make_strips(const Attention *a, Strip *strips)
 {
     int64_t end = 0, sums = 0, all = pairs_before(a, a->len);
@@ -101,10 +102,10 @@ static int64_t make_strips(const Attention *a, Strip *strips)
 
 /* A worker's scratch. */
 typedef struct Scratch {
-    float *kt, *vt;        /* a block of keys and values as panels, turned */
-    float *k, *q, *grad_o; /* (K,D), (R,D), (R,E), where they are bf16; rows of o (R,E) may stand in place of q */
-    float *dk, *dv;        /* (K,D), (K,E), where results are bf16 */
-    float *p, *ds;         /* (R,K) */
+    float *kt, *vt;        /* a block of keys, and of values, as transposed panels */
+    float *k, *q, *grad_o; /* f32 copies (K,D), (R,D), (R,E), used if the operands are bf16; q may also hold rows of o (R,E) */
+    float *dk, *dv;        /* f32 sums (K,D), (K,E), used if the results are bf16 */
+    float *p, *ds;         /* each a tile (R,K) */
 } Scratch;
 
 static int64_t carve(const Attention *a, float *memory, Scratch *out)
@@ -132,21 +133,21 @@ static int64_t carve(const Attention *a, float *memory, Scratch *out)
 }
 
 typedef struct BackwardJob {
-    Attention    a; /* lse is read */
+    Attention    a; /* a.lse is an input here */
     Heads        grad_o, dq, dk, dv;
     Strip        strips[STRIPS];
     const float *dlse;  /* (B,H,T); NULL: 0 */
     float       *delta; /* (B,H,T) */
     float       *sums, *scratch;
-    int64_t      strip_sums, scratch_floats; /* of a key/value head; of a worker */
+    int64_t      strip_sums, scratch_floats; /* floats in one key/value head's sums of dq; floats in a worker's scratch */
     TensorView   dsinks, dbias;              /* data NULL: not wanted */
     uint32_t     accumulate;
-    float       *biases; /* (B, G, STRIPS, group, R): each task's sums of dbias; NULL: there is no bias */
+    float       *biases; /* each task's sums of dbias, (B, G, STRIPS, group, R); NULL: there is no bias */
 } BackwardJob;
 
 _Static_assert(BLOCK_K % DIAGONAL_Q == 0, "tiles are the same counted from the last on");
 
-/* Returns the floats of its workspace. */
+/* Divides the workspace (NULL: only counts). Returns how many floats it needs. */
 static int64_t job_divide(BackwardJob *job, float *workspace, int num_workers)
 {
     const Attention *a = &job->a;
@@ -172,7 +173,7 @@ static size_t attention_bwd_workspace(const Node *node, int num_workers)
     return (size_t)max_i64(reference, job_divide(&job, NULL, num_workers)) * sizeof(float);
 }
 
-/* delta of BLOCK_Q tokens. */
+/* Computes delta of BLOCK_Q tokens, all heads. */
 VEC_TASK(delta_task)
 {
     const BackwardJob *job = context;
@@ -191,13 +192,13 @@ VEC_TASK(delta_task)
         }
 }
 
-/* What a row of a tile is, beside its scores: query t of a head, and where its keys begin. */
+/* One row of a tile: query t of a head, and the first key of the tile. */
 typedef struct TileRow {
     int64_t head, t, key;
     float   lse, delta;
 } TileRow;
 
-/* p and ds of keys [begin, end) of a row with a bias, whose gradient is added to `sums` (R). */
+/* Computes p and ds of keys [begin, end) of a tile's row if there is a bias, and adds the bias's gradient to `sums` (R). */
 static void biased_gradients(const Attention *a, const TileRow *row, float *p, float *ds, int64_t begin, int64_t end, float *sums)
 {
     for (int64_t j = begin; j < end; j++) {
@@ -210,8 +211,8 @@ static void biased_gradients(const Attention *a, const TileRow *row, float *p, f
     }
 }
 
-/* p and ds of queries [row, row + rows) of a head x keys [key, key + keys), from scores in p and do v^T in ds. biases: the head's sums of
- * dbias; NULL: there is no bias. */
+/* Computes p and ds of queries [row, row + rows) of a head x keys [key, key + keys). On entry s->p holds scores and s->ds holds do v^T.
+ * biases: the head's sums of dbias; NULL: there is no bias. */
 static void tile_gradients(const BackwardJob *job, const Scratch *s, int64_t b, int64_t head, int64_t row, int64_t rows, int64_t key,
                            int64_t keys, float *biases)
 {
@@ -236,7 +237,7 @@ static void tile_gradients(const BackwardJob *job, const Scratch *s, int64_t b, 
             ds[j] = (ds[j] - delta) * (1.0f - t * t);
         }
         if (a->softcap > 0) delta = 0;                               /* it is in ds */
-        int64_t whole = begin + ((end - begin + 15) & ~(int64_t)15); /* whole vectors; what is after end becomes 0 below */
+        int64_t whole = begin + ((end - begin + 15) & ~(int64_t)15); /* rounded up to whole vectors; elements after `end` become 0 below */
         if (whole > keys) whole = end;
         for (int64_t j = begin; j < whole; j++) {
             p[j] = vec_exp_below(p[j] - lse);
@@ -246,19 +247,19 @@ static void tile_gradients(const BackwardJob *job, const Scratch *s, int64_t b, 
     }
 }
 
-/* A block of keys with what its tiles read. */
+/* A block of keys, with all that its tiles read and add to. */
 typedef struct KeyBlock {
     int64_t      b, g, key, keys, k_stride;
     const float *k;
     SgemmB       kt, vt;
-    float       *dk, *dv; /* where their sums are; NULL: not wanted */
+    float       *dk, *dv; /* where dk and dv are summed; NULL: not wanted */
     float       *biases;  /* (group, R) sums of dbias; NULL: there is no bias */
     int64_t      dk_stride, dv_stride;
-    bool         first; /* of a strip: sums of dq begin */
-    bool         begun; /* sums of dk and dv */
+    bool         first; /* the first block of its strip: it starts the sums of dq */
+    bool         begun; /* dk and dv hold sums already: further tiles are added */
 } KeyBlock;
 
-/* Where sums of a block's dk or dv are: in the result, or in scratch. */
+/* Where dk or dv of a block are summed: in the result itself, or in scratch. */
 static float *sums_of(const Heads *result, const KeyBlock *block, float *scratch, int64_t *out_stride)
 {
     bool direct = result->dtype == DT_F32;
@@ -274,7 +275,8 @@ static void store_sums(const Heads *result, const KeyBlock *block, const float *
         vec_store_row(heads_at_mut(result, block->b, block->key + i, block->g), result->dtype, sums + i * result->dim, result->dim);
 }
 
-/* What queries [row, row + rows) of head h of the group add to dk and dv of the block, and to dq (rows,D). */
+/* For queries [row, row + rows) of head h of the group: adds their parts to the block's dk and dv, and the block's part to their dq
+ * (rows,D). */
 static void tile(const BackwardJob *job, const Scratch *s, KeyBlock *block, int64_t h, int64_t row, int64_t rows, float *dq)
 {
     const Attention   *a = &job->a;
@@ -297,8 +299,7 @@ static void tile(const BackwardJob *job, const Scratch *s, KeyBlock *block, int6
               block->first ? 0 : SGEMM_ADD, NULL, 0);
 }
 
-/* The first query that attends any of the keys from `key` on, and in *end one behind the last. Rows of tiles are counted from the former.
- */
+/* Returns the first query that attends a key of [key, key + keys). *end: one past the last such query, rounded up to whole tiles. */
 static int64_t block_queries(const Attention *a, int64_t b, const Strip *strip, int64_t key, int64_t keys, int64_t *end)
 {
     int64_t begin = key;
@@ -337,7 +338,7 @@ VEC_TASK(strip_task)
             memset(of_head, 0, (size_t)((begin - strip->row) * dim) * sizeof(float));
             if (end < strip->row_end) memset(of_head + (end - strip->row) * dim, 0, (size_t)((strip->row_end - end) * dim) * sizeof(float));
         }
-        /* from the last queries on, which attend all of the block: they begin its sums */
+        /* from the last queries to the first: the last queries attend the whole block, so they can start its sums */
         for (int64_t row = end; row > begin;) {
             rows = a->bidirectional || row > key + BLOCK_K ? BLOCK_Q : DIAGONAL_Q;
             row -= rows;
@@ -349,7 +350,7 @@ VEC_TASK(strip_task)
     }
 }
 
-/* dq of BLOCK_Q queries of a head: sums of the strips, in their order. */
+/* Computes dq of BLOCK_Q queries of a head: adds the strips' sums in their order. */
 VEC_TASK(sum_task)
 {
     const BackwardJob *job = context;
@@ -386,7 +387,7 @@ static void put_sum(const BackwardJob *job, int k, const TensorView *out, int64_
         tile_store(out, i, &sum, 1);
 }
 
-/* dsinks and dbias of a head: sums over rows and, of the bias, over strips, in their order. */
+/* Computes dsinks and dbias of a head: adds up batch rows and, for the bias, strips, in their order. */
 VEC_TASK(scores_task)
 {
     const BackwardJob *job = context;
@@ -419,7 +420,7 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
     job.dbias = args->out[OUT_DBIAS];
     job.accumulate = args->accumulate;
     if (args->in[IN_Q].type.ndim == 3) {
-        if (args->out[0].data) attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv); /* else sinks or a bias alone are trained */
+        if (args->out[0].data) attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv); /* else only sinks or a bias are trained */
     } else {
         Heads *heads[] = {&job.dq, &job.dk, &job.dv};
         for (int k = 0; k < 3; k++)
@@ -441,12 +442,12 @@ static Status attention_bwd_blocks(const KernelArgs *args)
     return OK;
 }
 
-/* (T,D), of dv (T,E), of a batch row and head; dbias (R,H) of all. */
+/* Sums of one batch row and head: dq and dk (T,D), dv (T,E). dbias (R,H) sums all of them. */
 typedef struct Sums {
     float *dq, *dk, *dv, *dbias;
 } Sums;
 
-/* One pair of query and key of one head: what it adds to dq[t], dk[key], dv[key] and dbias, in fp32 sums. */
+/* Adds one pair's part of dq[t], dk[key], dv[key] and dbias, in fp32. The pair is query t and one key, of head h. */
 static void reference_pair(const BackwardJob *job, int64_t b, int64_t h, int64_t t, int64_t key, double delta, const Sums *sums)
 {
     const Attention *a = &job->a;
@@ -492,7 +493,7 @@ static float reference_sink(const BackwardJob *job, int64_t h)
     return (float)sum;
 }
 
-/* Pair by pair, over the heads of a group. */
+/* Adds the gradients pair by pair (reference_pair); the heads of a group add to the same dk and dv. */
 static Status attention_bwd_reference(const KernelArgs *args)
 {
     BackwardJob job = attention_bwd_bound(args);
@@ -521,7 +522,7 @@ static Status attention_bwd_reference(const KernelArgs *args)
     return OK;
 }
 
-/* cuDNN's deterministic backward holds a T x T score of 16 bits a head, and dk, dv a query head where heads share keys. */
+/* cuDNN's deterministic backward holds, per head, T x T scores of 16 bits; if heads share keys, also dk and dv of each query head. */
 static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
 {
     const AttentionAttrs *attrs = node->attrs;
@@ -529,7 +530,7 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     Attention             a = attention_dims_of(node, IN_Q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
     bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256, cudnn = !node->in[IN_DLSE] && !node->in[IN_SINKS];
-    if (a.bidirectional || a.v_dim != a.dim || node->in[IN_BIAS]) /* of a kernel on the vector units */
+    if (a.bidirectional || a.v_dim != a.dim || node->in[IN_BIAS]) /* served by the kernel on the vector units */
         return sums + (node->out[OUT_DBIAS] ? (size_t)(a.batch * a.num_heads * div_up(a.len, ATTENTION_BIAS_QUERIES)) *
                                                   (size_t)node->in[IN_BIAS]->type.dim[0] * sizeof(float)
                                             : 0);

@@ -1,4 +1,4 @@
-/* attention_bwd: which kernel serves which node. */
+/* attention_bwd on CUDA: chooses the kernel of each node. */
 #include "device/cuda/sdpa.h"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_turns.h"
@@ -42,7 +42,7 @@ static AttentionDims bound(const KernelArgs *args)
     a.dlse = (const float *)args->in[IN_DLSE].data;
     attention_bind_scores(&a, args->in + IN_SINKS);
     if (args->in[IN_Q].type.ndim == 3) {
-        if (args->out[0].data) heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv); /* else sinks or a bias alone are trained */
+        if (args->out[0].data) heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv); /* else only sinks or a bias are trained */
     } else {
         Heads *heads[] = {&a.dq, &a.dk, &a.dv};
         for (int k = 0; k < 3; k++)
@@ -64,7 +64,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     return s;
 }
 
-/* Strides as bound() will find them. */
+/* The same strides as bound() sets. */
 static CudaSdpa sdpa_of_node(const Node *node)
 {
     TensorView    views[3] = {};
@@ -77,7 +77,7 @@ static CudaSdpa sdpa_of_node(const Node *node)
     return sdpa_of(&a);
 }
 
-/* cuDNN knows no gradient of lse, and leaves no delta, which the gradient of sinks is of. */
+/* cuDNN takes no gradient of lse, and doesn't return delta, from which the gradient of sinks is computed. */
 static bool sdpa_match(const Node *node, CudaDevice *device)
 {
     bool all = node->out[0] != NULL && !node->in[IN_DLSE] && !node->in[IN_SINKS] && attention_is_plain(node, IN_Q, IN_SINKS);
@@ -96,7 +96,7 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
     return cuda_sdpa_workspace(device, &s);
 }
 
-/* delta lies at the workspace's beginning. */
+/* Computes dsinks from delta, which is at the beginning of the workspace. */
 static Status dsinks(const KernelArgs *args, AttentionDims *a)
 {
     a->delta = (const float *)args->workspace;

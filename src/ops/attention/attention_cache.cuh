@@ -1,5 +1,6 @@
-/* Numbers of a key/value cache: as they are computed with, or e4m3 without a scale, as dtype_encode makes it: what is beyond 448 becomes
- * 448, infinity NaN. A number in e4m3 is one in bf16 and f16 too, so that products have the bits that they have over a cache of those. */
+/* Elements of a key/value cache: of the dtype that attention computes in, or e4m3 without a scale, encoded as by dtype_encode: values
+ * beyond 448 become 448, infinity becomes NaN. bf16 and f16 hold each e4m3 value exactly, so products have the same bits as over a bf16 or
+ * f16 cache of these values. */
 #pragma once
 
 #include "base/small_float.h"
@@ -7,17 +8,17 @@
 #include "ops/mma.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-#define HAS_FP8 1 /* instructions; what stands for them before makes the same codes, but takes the compiler many minutes here */
+#define HAS_FP8 1 /* conversion instructions; the software path below gives the same codes, but compiles for many minutes if used here */
 #else
 #define HAS_FP8 0
 #endif
 
-/* Numbers of 16 bytes. */
+/* Elements of C in a chunk of 16 bytes. */
 template <typename C> struct ChunkOf {
     enum { N = 16 / (int)sizeof(C) };
 };
 
-/* Four codes, the first in the lowest byte. */
+/* Decodes four codes, the first in the lowest byte. */
 static __device__ __forceinline__ void e4m3_floats(uint32_t codes, float (&x)[4])
 {
 #if !HAS_FP8
@@ -30,7 +31,7 @@ static __device__ __forceinline__ void e4m3_floats(uint32_t codes, float (&x)[4]
 #endif
 }
 
-/* Of four codes 0 1 2 3 those of numbers beside each other, as T: 0 1, then 2 3. */
+/* Decodes four codes 0 1 2 3 to T in pairs: (0, 1), then (2, 3). */
 template <typename T> static __device__ __forceinline__ uint2 e4m3_pairs(uint32_t codes)
 {
     float x[4];
@@ -38,7 +39,7 @@ template <typename T> static __device__ __forceinline__ uint2 e4m3_pairs(uint32_
     return make_uint2(pair_of<T>(x[0], x[1]), pair_of<T>(x[2], x[3]));
 }
 
-/* 0 2, then 1 3. */
+/* Decodes four codes 0 1 2 3 to T in pairs: (0, 2), then (1, 3). */
 template <typename T> static __device__ __forceinline__ uint2 e4m3_crossed(uint32_t codes)
 {
     float x[4];
@@ -61,7 +62,7 @@ static __device__ __forceinline__ uint32_t e4m3_encode(const float *x)
     return codes;
 }
 
-/* ChunkOf<C>::N numbers at p as the cache has them. */
+/* Reads ChunkOf<C>::N elements at p and encodes them as the cache stores them. */
 template <typename C, typename T> static __device__ __forceinline__ uint4 cached_chunk(const T *p)
 {
     if constexpr (sizeof(C) == sizeof(T)) {
@@ -73,7 +74,7 @@ template <typename C, typename T> static __device__ __forceinline__ uint4 cached
     }
 }
 
-/* A chunk of a cache as numbers of T, 16 bytes each: the i-th. */
+/* Decodes a chunk of a cache to T and returns its i-th 16 bytes. */
 template <typename C, typename T> static __device__ __forceinline__ uint4 chunk_numbers(const uint4 &chunk, int i)
 {
     if constexpr (sizeof(C) == sizeof(T)) {

@@ -1,14 +1,15 @@
-/* attention_cached: attention of new tokens over a key/value cache in pages: keys and values of row b's tokens are written at positions
- * starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t, of a window the last ones. Position p of row b lies in page
- * pages[b][p / S], at p mod S. A query's bits depend neither on the tokens beside it nor on where its pages lie.
+/* attention_cached: attention of new tokens over a key/value cache in pages. First, keys and values of row b's tokens are written at
+ * positions starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t (with a window, the last of them). Position p of row b
+ * is in page pages[b][p / S], at slot p mod S. A query's bits don't depend on the other tokens of the call, and not on which pages its row
+ * has.
  *
- * A cache in e4m3 has no scale: what is beyond 448 becomes 448. */
+ * A cache in e4m3 has no scale: values beyond 448 become 448. */
 #include "ops/attention/attention.h"
 #include "ops/attention/attention_pages.h"
 
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES, IN_SINKS, IN_BIAS, NUM_IN };
 
-/* Positions that a row may have. */
+/* The number of positions that a row may have. */
 static int64_t room_of(const TensorType *cache, const TensorType *pages)
 {
     return cache->dim[1] * pages->dim[1];
@@ -44,7 +45,7 @@ static Status attention_cached_infer(Node *node)
     return OK;
 }
 
-/* Of the longest rows, whose pages are all read. */
+/* The cost of rows of the greatest length, which read all their pages. */
 static OpCost attention_cached_cost(const Node *node)
 {
     const TensorType *cache = &node->in[IN_KC]->type, *pages = &node->in[IN_PAGES]->type;
@@ -54,7 +55,7 @@ static OpCost attention_cached_cost(const Node *node)
     OpCost cost = cost_streaming(node, 4 * attention_macs(&a));
     for (int k = 1; k < 3; k++) {
         double bytes = (double)type_bytes(&node->in[IN_KC + k - 1]->type), position = bytes / (double)(cache->dim[0] * cache->dim[1]);
-        cost.bytes -= node->out[k] ? 2 * bytes : bytes; /* not all of it is read and written, as cost_streaming has it */
+        cost.bytes -= node->out[k] ? 2 * bytes : bytes; /* cost_streaming counts the whole cache, but only part of it is read and written */
         cost.bytes += (double)a.batch * (double)(keys + a.len) * position;
     }
     cost.matrix_unit = true;
@@ -68,7 +69,7 @@ static size_t attention_cached_workspace(const Node *node, int num_workers)
     return attention_forward_workspace(&a, num_workers);
 }
 
-/* One token a row is served in tiles, wherever the matrix units serve it. */
+/* Only rows of one token need a workspace: there the matrix-unit kernels store each tile's sums. */
 static size_t attention_cached_gpu_workspace(const Node *node, int sm)
 {
     const TensorType *q = &node->in[IN_Q]->type;
@@ -122,7 +123,7 @@ Status attention_check_places(const Attention *a, const TensorView *cache, const
     return OK;
 }
 
-/* Appends the new keys and values; the rest is attention over the cache. */
+/* Binds the operands and appends the new keys and values to the cache. */
 static Status attention_cached_append(const KernelArgs *args, Attention *out)
 {
     Attention         a = attention_dims(args->attrs, &args->in[IN_Q].type, &args->in[IN_V].type);
@@ -194,7 +195,7 @@ const OpDef op_attention_cached = {
                "[2,3,4,6], [2,3,2,6], [2,3,2,4], [7,4,2,6], [7,4,2,4], i32[2] below=10, i32[2,3] below=7, _, [5,4]"
                "  {num_heads=4, num_kv_heads=2, head_dim=6, window=3, softcap=0.7}\n",
     .holds = {[IN_PAGES] = HOLDS_PAGES},
-    /* One token a row and several, each row at another position, pages of each row's own. */
+    /* Rows of one token and of several, each row at another position and with its own pages. */
     .large = "[1,1,768], _, _, [60,32,1,128], [60,32,1,128], i32[1] below=704, i32[1,22] below=60"
              "  {num_heads=4, num_kv_heads=1, head_dim=128}\n"
              "[1,200,512], _, _, [60,32,2,64], [60,32,2,64], i32[1] below=505, i32[1,22] below=60"
@@ -221,10 +222,10 @@ const OpDef op_attention_cached = {
              "  {num_heads=8, num_kv_heads=2, head_dim=96, window=128}\n"
              "[3,1,2816], _, _, [25,32,2,64], [25,32,2,64], i32[3] below=256, i32[3,8] below=25"
              "  {num_heads=40, num_kv_heads=2, head_dim=64, window=64}\n"
-             /* more heads of a group than a warp has rows */
+             /* more heads in a group than a warp has rows */
              "[64,1,768], _, _, [769,32,16,16], [769,32,16,16], i32[64] below=384, i32[64,12] below=769"
              "  {num_heads=16, num_kv_heads=16, head_dim=16}\n"
-             /* a block of the GPU has several tiles */
+             /* a thread block has several tiles */
              "[17,1,2560], _, _, [140,32,2,128], [140,32,2,128], i32[17] below=256, i32[17,8] below=140"
              "  {num_heads=16, num_kv_heads=2, head_dim=128}\n"
              "[3,1,4,128], [3,1,2,128], [3,1,2,128], [46,32,2,128], [46,32,2,128], i32[3] below=480, i32[3,15] below=46"

@@ -1,5 +1,5 @@
-/* attention_cached, attention_turned: new keys and values go into their rows' pages, then attention over those. A row whose positions lie
- * outside its pages (the program checks them before it runs) writes nothing there and gives NaN. */
+/* attention_cached, attention_turned: write new keys and values into their rows' pages, then attend over the pages. A row whose positions
+ * are outside its pages writes nothing and gives NaN. (The program checks positions before it runs.) */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attention/attention_cache.cuh"
 #include "ops/attention/attention_mma.cuh"
@@ -8,7 +8,7 @@
 enum { IN_Q, IN_K, IN_V, IN_KC, IN_VC, IN_STARTS, IN_PAGES, IN_SINKS, IN_BIAS };
 enum { THREADS = 256 };
 
-/* Copies words W: bytes of a token are a multiple of them. element: bytes of an element. */
+/* Copies new keys and values to the cache in words of type W; a token's bytes are a multiple of the word. element: bytes of an element. */
 template <typename W> static __global__ void append_rows(AttentionDims a, Heads k, Heads v, int element)
 {
     int64_t words = (int64_t)a.num_kv_heads * a.dim * element / (int64_t)sizeof(W), count = (int64_t)a.batch * a.len * words;
@@ -23,7 +23,7 @@ template <typename W> static __global__ void append_rows(AttentionDims a, Heads 
     }
 }
 
-/* Makes codes of N numbers, which the dims of a head are a multiple of. */
+/* Encodes new keys and values into the cache, N elements a thread; head_dim is a multiple of N. */
 template <typename T, int N> static __global__ void append_codes(AttentionDims a, Heads k, Heads v)
 {
     int64_t parts = (int64_t)a.num_kv_heads * a.dim / N, count = (int64_t)a.batch * a.len * parts;
@@ -44,7 +44,7 @@ template <typename T, int N> static __global__ void append_codes(AttentionDims a
     }
 }
 
-/* Of keys and values whose heads have one size. */
+/* Appends keys and values that have the same head dim. */
 static Status append_alike(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
 {
     int      element = (int)dtype_bytes(a->dtype, 1);
@@ -74,11 +74,11 @@ static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cud
     return append_alike(&values, v, v, stream);
 }
 
-/* cache: kc, of starts and pages behind it. */
+/* Dims with the operands of the launch. cache: the input index of kc. *k, *v: the new tokens' heads. */
 static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v)
 {
     TensorView    packed[3] = {args->in[0]};
-    bool          apart = cache == IN_KC; /* else the op has packed rows alone, and neither sinks nor bias */
+    bool          apart = cache == IN_KC; /* false: the op is attention_turned, which has only packed rows, and no sinks and no bias */
     AttentionDims a = attention_dims((const AttentionAttrs *)args->attrs, &args->in[IN_Q].type, apart ? &args->in[IN_V].type : NULL);
     heads_of_qkv(&a, apart ? args->in : packed, &a.q, k, v);
     if (apart) attention_bind_scores(&a, args->in + IN_SINKS);
@@ -92,7 +92,7 @@ static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v
     return a;
 }
 
-/* Of either op. */
+/* Whether both caches have one dtype; for either op. */
 static bool same_caches(const Node *node)
 {
     const OpAlias *alias = node->op->alias;
@@ -171,7 +171,7 @@ CUDA_KERNELS(attention_cached,
 
 extern "C" const CudaKernelList cuda_kernels_qkv_norm_rope;
 
-/* Whether the decoding kernel reads weights as they are. */
+/* Whether the decoding kernel can read the norms' weights as they are stored. */
 static bool turns_fit(const KernelArgs *args)
 {
     for (int k = TURNED_WQ; k <= TURNED_WK; k++)

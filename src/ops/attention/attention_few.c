@@ -1,7 +1,7 @@
-/* One query a row fills no panel of attention.c: there all but one column of each product would be thrown away. Here lanes are keys while
- * scores are made (rows of keys are turned in registers) and elements of values while those are added up. Each number is made by the same
- * steps as there: a score is one chain over its elements, scaled; exponentials of a block of keys are added up in their order; values of
- * a block are one chain over its keys, which is added to the sum so far. */
+/* Attention for rows of one query. The panels of attention.c would waste all but one column of each product. Here a vector lane is a key
+ * while scores are made (rows of keys are transposed in registers), and an element of a value while values are added up. The bits are those
+ * of attention.c, as each step is the same: a score is one chain of multiply-adds over its elements, then scaled; exponentials of a block
+ * of keys are added in order; values of a block are one chain over its keys, which is added to the sum so far. */
 #include "ops/attention/attention_few.h"
 
 #include "device/cpu/turn8.h"
@@ -11,25 +11,25 @@
 #include <immintrin.h>
 
 enum {
-    MOST_QUERIES = 4, /* heads of a group that are worked on at once */
-    KEYS = 16,        /* whose scores are made at once */
-    LINE = 64,        /* bytes */
+    MOST_QUERIES = 4, /* heads of a group that are computed at once */
+    KEYS = 16,        /* keys whose scores are computed at once */
+    LINE = 64,        /* bytes of a cache line */
     BLOCK = ATTENTION_BLOCK_K,
 };
 
 typedef struct FewJob {
     const Attention *a;
     float           *scratch;
-    int64_t          heads, parts; /* query heads of a task; tasks of a group */
+    int64_t          heads, parts; /* heads: query heads of a task; parts: tasks into which a group is divided */
 } FewJob;
 
-/* Queries of a task, f32, and what they have come to. */
+/* The queries of a task in f32, and their state so far. */
 typedef struct FewState {
     int64_t count, dim, v_dim;
-    float  *q, *sum;      /* (count, D) and (count, E), up to a multiple of MOST_QUERIES */
-    float  *most, *total; /* of each */
+    float  *q, *sum;      /* (count, D) and (count, E); count is rounded up to a multiple of MOST_QUERIES */
+    float  *most, *total; /* per query: the largest score and the sum of exponentials so far */
     float  *score;        /* (MOST_QUERIES, BLOCK) */
-    float  *k, *v;        /* (BLOCK, D) and (BLOCK, E), of a cache in e4m3 */
+    float  *k, *v;        /* (BLOCK, D) and (BLOCK, E), decoded, if the cache is e4m3 */
 } FewState;
 
 static int64_t most_heads(const Attention *a)
@@ -60,17 +60,17 @@ static FewState few_start(const Attention *a, int64_t b, int64_t head, int64_t c
     s.score = s.total + most, s.k = s.score + MOST_QUERIES * BLOCK, s.v = s.k + BLOCK * a->dim;
     memset(s.q, 0, (size_t)(most * (a->dim + a->v_dim)) * sizeof(float));
     for (int64_t i = 0; i < count; i++) dtype_decode(a->q.dtype, heads_at(&a->q, b, 0, head + i), a->dim, s.q + i * a->dim);
-    for (int64_t i = 0; i < most; i++) s.most[i] = -FLT_MAX, s.total[i] = 0; /* so that differences from it are numbers */
+    for (int64_t i = 0; i < most; i++) s.most[i] = -FLT_MAX, s.total[i] = 0; /* finite, so that a difference from it is never NaN */
     return s;
 }
 
-/* Where the rows of a block's keys, or values, lie. */
+/* The addresses of a block's rows of keys, or of values. */
 typedef struct FewRows {
-    int64_t     count; /* none where it isn't above 0 */
+    int64_t     count; /* 0 or less: no rows */
     const void *at[BLOCK];
 } FewRows;
 
-/* Rows of keys [key, end), up to the end of key's block. */
+/* Finds the rows of keys [key, end), but only to the end of key's block. */
 static void find_rows(const Heads *heads, int64_t b, int64_t key, int64_t end, int64_t g, FewRows *out)
 {
     int64_t step = dtype_bytes(heads->dtype, heads->token_stride);
@@ -82,8 +82,8 @@ static void find_rows(const Heads *heads, int64_t b, int64_t key, int64_t end, i
     }
 }
 
-/* Fetches KEYS rows from `from` on into the second cache. Rows of one head lie apart in a KV cache, so processors don't do it themselves.
- */
+/* Prefetches KEYS rows from `from` on into the L2 cache. Rows of one head are far apart in a KV cache, so the hardware prefetcher
+ * doesn't. */
 static void fetch_rows(const Heads *heads, const FewRows *rows, int64_t from)
 {
     int64_t bytes = dtype_bytes(heads->dtype, heads->dim);
@@ -91,7 +91,7 @@ static void fetch_rows(const Heads *heads, const FewRows *rows, int64_t from)
         for (int64_t i = 0; i < bytes; i += LINE) __builtin_prefetch((const char *)rows->at[j] + i, 0, 2);
 }
 
-/* Rows as kernels read them: e4m3 decoded into `scratch`, and the last row repeated up to a multiple of KEYS. */
+/* Prepares rows for the kernels: decodes e4m3 into `scratch`, and repeats the last row up to a multiple of KEYS. */
 static void ready_rows(const Heads *heads, float *scratch, FewRows *rows)
 {
     for (int64_t j = 0; j < rows->count && heads->dtype == DT_E4M3; j++) {
@@ -101,7 +101,7 @@ static void ready_rows(const Heads *heads, float *scratch, FewRows *rows)
     for (int64_t j = rows->count; j < div_up(rows->count, KEYS) * KEYS; j++) rows->at[j] = rows->at[rows->count - 1];
 }
 
-/* sums += of 8 keys, whose elements [d, d + n) are a lane's each, times those of the queries. */
+/* Adds to sums[i] the products of query i with 8 keys, one key a lane, over elements [d, d + n). */
 VEC_ROW void add_products(DType dtype, const int queries, const void *const rows[8], int64_t d, int64_t n, const float *q, int64_t dim,
                           Vec8 sums[MOST_QUERIES])
 {
@@ -115,7 +115,7 @@ VEC_ROW void add_products(DType dtype, const int queries, const void *const rows
         for (int i = 0; i < queries; i++) sums[i] = vec8_fma((Vec8)x[l], vec8_all(q[i * dim + d + l]), sums[i]);
 }
 
-/* Scores of KEYS keys: queries x KEYS, BLOCK floats apart. */
+/* Computes the scores of KEYS keys: one row of KEYS scores a query, rows BLOCK floats apart. */
 VEC_ROW void make_scores(DType dtype, const int queries, const void *const rows[KEYS], int64_t dim, const float *q, float scale,
                          float *score)
 {
@@ -132,7 +132,7 @@ VEC_ROW void make_scores(DType dtype, const int queries, const void *const rows[
         }
 }
 
-/* sum += elements [d, d + 8 vectors) of values times the exponentials of their keys. */
+/* Adds to `sum` elements [d, d + 8 vectors) of the values, weighted by their keys' exponentials. */
 VEC_ROW void add_columns(DType dtype, const int queries, const int vectors, const void *const *rows, int64_t keys, int64_t d, int64_t n,
                          int64_t dim, const float *exps, float *sum)
 {
@@ -154,7 +154,7 @@ VEC_ROW void add_columns(DType dtype, const int queries, const int vectors, cons
         }
 }
 
-/* `vectors` of 8 elements at once, as many as registers hold sums of. */
+/* Adds whole values: 8 * `vectors` elements at a time, as many as registers can hold sums of. */
 VEC_ROW void add_values(DType dtype, const int queries, const int vectors, const void *const *rows, int64_t keys, int64_t dim,
                         const float *exps, float *sum)
 {
@@ -163,8 +163,8 @@ VEC_ROW void add_values(DType dtype, const int queries, const int vectors, const
     for (; d < dim; d += 8) add_columns(dtype, queries, 1, rows, keys, d, min_i64(8, dim - d), dim, exps, sum);
 }
 
-/* The two for a dtype and a number of queries, which are constants in them. Each is a function of its own: all in one, compilers would keep
- * sums in memory. */
+/* make_scores and add_values for a dtype and a number of queries, both compile-time constants. Each instance is its own function: inlined
+ * into one, compilers would keep sums in memory. */
 typedef struct FewKernel {
     void (*scores)(const void *const rows[KEYS], int64_t dim, const float *q, float scale, float *score);
     void (*values)(const void *const *rows, int64_t keys, int64_t dim, const float *exps, float *sum);
@@ -201,7 +201,7 @@ KERNELS_OF(f16_1, DT_F16, 1)
 KERNELS_OF(f16_2, DT_F16, 2)
 KERNELS_OF(f16_4, DT_F16, 4)
 
-/* 3 queries are done as 4, the last of which is nobody's. What was in e4m3 is f32 by now. */
+/* 3 queries run as 4; the fourth is ignored. Rows in e4m3 were decoded to f32 before. */
 static const FewKernel *few_kernel(DType dtype, int64_t queries, bool wide)
 {
     static const FewKernel kernels[3][3][2] = {{KERNEL_ROWS(f32_1), KERNEL_ROWS(f32_2), KERNEL_ROWS(f32_4)},
@@ -210,7 +210,7 @@ static const FewKernel *few_kernel(DType dtype, int64_t queries, bool wide)
     return &kernels[dtype == DT_BF16 ? 1 : dtype == DT_F16 ? 2 : 0][min_i64(queries, 3) - 1][wide];
 }
 
-/* Scores become exponentials; the sums so far are scaled to the new largest score. */
+/* Turns scores into exponentials and rescales the sums so far to the new largest score. */
 VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_t count, int64_t keys)
 {
     float total[MOST_QUERIES] = {0};
@@ -229,7 +229,7 @@ VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_
     for (int64_t i = 0; i < count; i++) s->total[first + i] = total[i];
 }
 
-/* Adds keys k and values v of a block. While the first queries' scores are made, v and the next block's keys are fetched. */
+/* Adds keys k and values v of a block. While scores of the first queries are computed, v and the next block's keys are prefetched. */
 VEC_ROW void add_block(const Attention *a, FewState *s, FewRows *k, FewRows *v, const FewRows *next, bool wide)
 {
     int64_t keys = k->count;
@@ -249,7 +249,7 @@ VEC_ROW void add_block(const Attention *a, FewState *s, FewRows *k, FewRows *v, 
     }
 }
 
-/* As panel_sink of attention.c. */
+/* The same as panel_sink of attention.c. */
 static void add_sink(const Attention *a, int64_t head, float *most, float *total, float *sum)
 {
     float sink = attention_sink(a, head), now = sink > *most ? sink : *most, shrink = vec_exp_below(*most - now);
@@ -283,7 +283,7 @@ VEC_TASK(few_task)
     }
 }
 
-/* Heads of a group stay together, because they read the same keys, unless there would be fewer tasks than workers. */
+/* Query heads of a group read the same keys, so they stay in one task; but they are divided if tasks are fewer than workers. */
 void attention_run_few(const Attention *a, ThreadPool *pool, void *workspace)
 {
     FewJob job = {.a = a, .scratch = workspace, .heads = a->group, .parts = 1};

@@ -1,6 +1,6 @@
-/* attention_latent: attention_cached of keys whose first numbers are the values, so that the cache holds one array. All heads of queries
- * share the one head of keys: what latent attention (DeepSeek-V2's MLA) is where each head's matrices are multiplied with queries and
- * results, in place of keys and values. */
+/* attention_latent: attention_cached for keys whose first value_dim elements are the values, so that the cache holds one array. All query
+ * heads share one key head. Latent attention (DeepSeek-V2's MLA) becomes this op if each head's key and value projections are applied to
+ * queries and results instead of to keys and values. */
 #include "ops/attention/attention_latent.h"
 
 #include "ops/attention/attention.h"
@@ -42,7 +42,7 @@ static Attention latent_dims(const LatentAttrs *attrs, const TensorType *q)
     return a;
 }
 
-/* Of the longest rows, whose pages are all read. */
+/* The cost of rows of the greatest length, which read all their pages. */
 static OpCost attention_latent_cost(const Node *node)
 {
     const TensorType *cache = &node->in[LATENT_KC]->type, *pages = &node->in[LATENT_PAGES]->type;
@@ -62,7 +62,7 @@ static size_t attention_latent_workspace(const Node *node, int num_workers)
     return attention_forward_workspace(&a, num_workers);
 }
 
-/* Appends the new keys; the rest is attention over the cache. */
+/* Binds the operands and appends the new keys to the cache. */
 static Status latent_append(const KernelArgs *args, Attention *out)
 {
     Attention         a = latent_dims(args->attrs, &args->in[LATENT_Q].type);
@@ -72,7 +72,7 @@ static Status latent_append(const KernelArgs *args, Attention *out)
     TRY(attention_check_places(&a, &args->out[1], pages));
     a.q = heads_of_view(&args->in[LATENT_Q], a.dim);
     a.k = a.v = heads_of_pages(&args->out[1], pages, a.dim);
-    a.v.dim = a.v_dim; /* the beginning of the one head */
+    a.v.dim = a.v_dim; /* a value is the first part of its key */
     a.o = heads_of_view(&args->out[0], a.v_dim);
     attention_append(&a, &a.k, &k);
     *out = a;
@@ -123,7 +123,7 @@ const OpDef op_attention_latent = {
                "[1,70,3,16], [1,70,1,16], [40,32,1,16], i32[1] below=251, i32[1,10] below=40"
                "  {num_heads=3, head_dim=16, value_dim=16, scale=0.3}\n",
     .holds = {[LATENT_PAGES] = HOLDS_PAGES},
-    /* DeepSeek-V3's heads, of which there are fewer. */
+    /* DeepSeek-V3's head dims, with fewer heads. */
     .large = "[1,1,16,576], [1,1,1,576], [60,32,1,576], i32[1] below=704, i32[1,22] below=60"
              "  {num_heads=16, head_dim=576, value_dim=512, scale=0.0722}\n"
              "[3,1,16,576], [3,1,1,576], [25,32,1,576], i32[3] below=256, i32[3,8] below=25"

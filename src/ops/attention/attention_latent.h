@@ -1,4 +1,4 @@
-/* What the op and passes share of attention_latent. */
+/* Inputs and attributes of attention_latent, for the op and the passes. */
 #pragma once
 
 #include <stdint.h>
@@ -6,7 +6,7 @@
 enum { LATENT_Q, LATENT_K, LATENT_KC, LATENT_STARTS, LATENT_PAGES, LATENT_IN };
 
 typedef struct LatentAttrs {
-    int64_t num_heads, head_dim; /* of queries; there is one head of keys */
-    int64_t value_dim;           /* a value is that many numbers of its key, the first ones */
-    double  scale;               /* of q k^T; 0: 1/sqrt(head_dim) */
+    int64_t num_heads, head_dim; /* number and dim of query heads; there is one key head */
+    int64_t value_dim;           /* a value is the first value_dim elements of its key */
+    double  scale;               /* factor of q k^T; 0: 1/sqrt(head_dim) */
 } LatentAttrs;

@@ -1,7 +1,6 @@
-/* Attention on the matrix units for bf16, by tiles of 64 queries x 64 keys, with scores never whole (Dao,
- * "FlashAttention-2", 2023). Only tiles that a document touches are visited: rows of packed documents cost what their
- * documents do. Backward makes dq in one kernel and dk, dv in another, so that every sum has one owner and one order.
- */
+/* Attention on the matrix units for bf16, by tiles of 64 queries x 64 keys; the whole T x T matrix of scores never exists (Dao,
+ * "FlashAttention-2", 2023). Only tiles that a document touches are visited: rows of packed documents cost what their documents do.
+ * Backward makes dq in one kernel and dk, dv in another, so that one thread block owns each sum and adds it in a fixed order. */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
 
@@ -16,7 +15,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     document_range(a, b, row, range, &least, &latest);
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4];
-    load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head); /* q passes through a buffer that is free yet */
+    load_tile<D>(k_tiles + ELEMENTS, a.q, b, row, a.len, head); /* q passes through a buffer that is still unused */
     copy_commit();
     load_tile<D>(k_tiles, a.k, b, begin, end, g);
     load_tile<D>(v_tiles, a.v, b, begin, end, g);
@@ -36,7 +35,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     }
     int stage = 0;
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
-        __syncthreads(); /* the other stage (and q) was read */
+        __syncthreads(); /* all warps have read the other stage (and q) */
         if (key + TILE_ROWS < end) {
             load_tile<D>(k_tiles + (stage ^ 1) * ELEMENTS, a.k, b, key + TILE_ROWS, end, g);
             load_tile<D>(v_tiles + (stage ^ 1) * ELEMENTS, a.v, b, key + TILE_ROWS, end, g);
@@ -211,7 +210,7 @@ template <int D, bool CAP> static Status backward(const AttentionDims *a, cudaSt
     return CUDA_LAUNCHED();
 }
 
-/* Those that attention_mma_serves says. */
+/* The head dims that attention_mma_serves accepts, except 256. */
 #define WITH_DIM(call) \
     bool cap = a->softcap > 0; \
     switch (a->dim + cap) { \

@@ -1,11 +1,11 @@
-/* Attention on the matrix units (attention_mma.cu, of heads of 256 attention_wide.cu): bf16, over a cache f16 too, rows of q, k, v that
+/* Attention on the matrix units (attention_mma.cu; heads of 256: attention_wide.cu): bf16, over a cache also f16. Rows of q, k, v must
  * begin at multiples of 16 bytes. */
 #pragma once
 
 #include "ops/attention/attention.cuh"
 
-/* shared: bytes that a block may have. Tiles of 64 rows, padded, must fit in it. */
-/* The kernels by matrix units take the largest product for the largest score, which a negative scale would turn around. */
+/* Whether attention_mma_* (heads of 256: attention_wide_*) serve. shared: bytes of shared memory that a thread block may have; tiles of 64
+ * padded rows must fit. scale must not be negative: the kernels take the largest product for the largest score. */
 static inline bool attention_mma_serves(const AttentionAttrs *attrs, size_t shared, bool backward)
 {
     int64_t dim = attrs->head_dim, tiles = dim == 256 ? (backward ? 4 : 3) : backward ? 6 : 4;
@@ -14,40 +14,41 @@ static inline bool attention_mma_serves(const AttentionAttrs *attrs, size_t shar
 }
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream);
-Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream); /* a->delta is there */
+Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream); /* reads a->delta */
 Status attention_wide_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_wide_backward(const AttentionDims *a, cudaStream_t stream);
 
-/* What makes packed heads ready for attention (qkv_norm_rope). table NULL: they are. */
+/* Norms and rotation of packed heads before attention, as in qkv_norm_rope. table NULL: heads are ready, nothing is done. */
 typedef struct HeadTurns {
-    const void    *wq, *wk; /* of q's dtype; NULL: no norms */
+    const void    *wq, *wk; /* weights of the norms, in q's dtype; NULL: no norms */
     const float   *table;
     const int32_t *positions;
     int64_t        table_len;
     float          eps, offset;
 } HeadTurns;
 
-/* Over a cache in pages (attention_pages.cu), whose keys are there for prefill; decode has one token a row and puts its k and v there. With
- * turns, where attention_pages_turns, q, k and v are one packed row. early: starts, pages and all of turns are constant. */
+/* Attention over a cache in pages (attention_pages.cu). Prefill expects the new keys and values in the cache already; decode has one token
+ * a row, and writes its k and v into the cache. Decode may be given `turns` if attention_pages_turns(a); q, k and v are then one packed
+ * row. early: starts, pages and all of turns are constant. */
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream);
-bool attention_pages_wgmma_serves(const AttentionDims *a); /* prefill by warpgroup products (attention_pages_wgmma.cu), of the same bits */
+bool   attention_pages_wgmma_serves(const AttentionDims *a); /* prefill by warpgroup products (attention_pages_wgmma.cu): same bits */
 Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream);
 bool   attention_pages_turns(const AttentionDims *a);
 Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early, void *workspace,
                               cudaStream_t stream);
-Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream); /* of f16 (attention_pages_f16.cu) */
+Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream); /* the same for f16 (attention_pages_f16.cu) */
 Status attention_pages_decode_f16(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early,
                                   void *workspace, cudaStream_t stream);
 
-/* The same by warpgroup products (attention_wgmma.cu): compute capability 9.0, no cache. */
+/* Attention without a cache by warpgroup products (attention_wgmma.cu), for compute capability 9.0. */
 static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)
 {
     int64_t dim = attrs->head_dim;
     return attrs->scale >= 0 && (dim == 128 || dim == 256 || (dim == 64 && !(attrs->softcap > 0)));
 }
-bool   attention_wgmma_there(void); /* whether this build has code for them */
+bool   attention_wgmma_there(void); /* whether this build contains code for these kernels */
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream);
-Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream); /* heads of 256; a->delta is there */
+Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream); /* heads of 256; reads a->delta */
 
-/* The backward pass of heads of 64 and 128, delta included. */
+/* Backward for heads of 64 and 128; also computes delta, at the workspace's beginning. */
 Status attention_turns_backward(const AttentionDims *a, void *workspace, cudaStream_t stream);

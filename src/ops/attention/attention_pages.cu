@@ -1,4 +1,4 @@
-/* Attention over a key/value cache in pages on the matrix units, of bf16; of f16 in attention_pages_f16.cu. */
+/* Attention over a key/value cache in pages on the matrix units, for bf16. (f16: attention_pages_f16.cu.) */
 #include "ops/attention/attention_pages.cuh"
 
 Status attention_pages_prefill(const AttentionDims *a, cudaStream_t stream)

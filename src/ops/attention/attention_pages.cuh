@@ -1,12 +1,11 @@
-/* Attention over a key/value cache in pages on the matrix units, of T, bf16 or f16: an op's launches are made
- * in a file of each (attention_pages.cu). A query's bits don't depend on what is computed beside it: keys
- * go in tiles of 64 that begin at multiples of 64, each tile's sums are made from zero, and fold_tile adds them in order. So it doesn't
- * matter which block makes a tile, nor whether a query is one of many.
+/* Attention over a key/value cache in pages on the matrix units. T is bf16 or f16; each is compiled in a file of its own
+ * (attention_pages.cu). A query's bits don't depend on what is computed beside it. For that, keys are divided into tiles of 64 that begin
+ * at multiples of 64, each tile's sums start from zero, and fold_tile adds them in order. Then any block may compute a tile, and a query
+ * may be alone or one of many.
  *
- * Prefill: a block has 64 queries of one head and goes over the tiles that any of them attends, as mma_forward does.
- * Decode: a warp has one token's query heads of one key/value head and every gridDim.x'th tile. Tiles' sums go to the workspace in f32,
- * where a second kernel adds them. Reads each key and value once for 16 heads. Where there is a copy engine it is done otherwise
- * (attention_pages_bulk.cuh). */
+ * Prefill: a block has 64 queries of one head and goes over the tiles that any of them attends, as mma_forward does. Decode: a warp has one
+ * token's query heads of one key/value head, and every gridDim.x'th tile. The tiles' sums go to the workspace in f32, and a second kernel
+ * adds them. Each key and value is read once for 16 heads. If there is a copy engine, attention_pages_bulk.cuh decodes instead. */
 #pragma once
 
 #include "ops/attention/attention_cache.cuh"
@@ -17,12 +16,13 @@
 
 enum { DECODE_BLOCKS = 4096, NO_CELL = -1, NEW_CELL = -2 };
 
-/* Columns whose sums a warp makes at a time: it holds all of o besides in prefill. */
+/* Columns of o that a warp sums at a time: in prefill its registers also hold all of o. */
 template <int D> struct ColumnsOf {
     enum { N = D == 256 || D % 64 ? (D % 32 ? 16 : 32) : 64 };
 };
 
-/* Cells of a lane's two keys of a tile, key + lane and 32 on. Those outside [least, end) have none; `own` lies elsewhere yet. */
+/* Finds the cells (positions in the cache) of a lane's two keys of a tile, key + lane and key + lane + 32. A key outside [least, end) gets
+ * NO_CELL; key `own`, which isn't in the cache yet, gets NEW_CELL. */
 static __device__ __forceinline__ void find_cells(int (&cells)[2], const AttentionDims &a, int b, int key, int least, int end, int own)
 {
 #pragma unroll
@@ -32,15 +32,15 @@ static __device__ __forceinline__ void find_cells(int (&cells)[2], const Attenti
     }
 }
 
-/* A chunk of a tile's row. */
+/* Stores a chunk of the cache in a tile's row, decoded to T. */
 template <typename C, typename T> static __device__ __forceinline__ void put_chunk(T *to, const uint4 &chunk)
 {
 #pragma unroll
     for (int i = 0; i < 2 / (int)sizeof(C); i++) ((uint4 *)to)[i] = chunk_numbers<C, T>(chunk, i);
 }
 
-/* Begins to copy a tile of one head's keys, or values, by a block of THREADS; codes are read at once. A key without a cell is zeros, a new
- * one is read at `fresh`, or left out where that is NULL. */
+/* Begins to copy a tile of one head's keys, or values, with THREADS threads; e4m3 codes are decoded too, before it returns. A key without a
+ * cell becomes zeros. A new key is read at `fresh`, or skipped if `fresh` is NULL. */
 template <int D, int THREADS, typename C, typename T>
 static __device__ __forceinline__ void load_cells(T *tile, const Heads &cache, const int (&cells)[2], int g, const T *fresh)
 {
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void load_cells(T *tile, const Heads &cache, c
 #pragma unroll 8
         for (int begin = 0; begin < COUNT; begin += THREADS) {
             int i = begin + (int)threadIdx.x;
-            if (COUNT % THREADS && i >= COUNT) break; /* whole warps */
+            if (COUNT % THREADS && i >= COUNT) break; /* COUNT is a multiple of 32: whole warps leave */
             int row = i / CHUNKS, chunk = i % CHUNKS, cell = __shfl_sync(0xFFFFFFFFu, cells[half], row);
             if (cell == NEW_CELL && !fresh) continue;
             const C *from = base + max(cell, 0) * cache.token_stride + chunk * N;
@@ -71,7 +71,7 @@ static __device__ __forceinline__ void load_cells(T *tile, const Heads &cache, c
 
 /* ---- prefill ---- */
 
-/* What a warp knows of its 16 queries: their sums, and of a lane's two the keys they attend. */
+/* A warp's 16 queries: their sums, and for each of a lane's two queries the keys [first, last] that it attends. */
 template <int D, typename T> struct Queries {
     float     o[D / 8][4];
     FoldedRow row[2];
@@ -92,7 +92,7 @@ template <int D, typename T> struct Queries {
         }
     }
 
-    /* Adds a tile, p being its exponentials. */
+    /* Adds a tile's sums. p: the tile's exponentials. */
     __device__ __forceinline__ void add(const uint32_t (&p)[4][4], const float (&most)[2], const float (&total)[2], const T *v_tile,
                                         float scale2)
     {
@@ -121,7 +121,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
     int  b = blockIdx.z, head = blockIdx.y, g = head / a.group, t = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
     int  warp = threadIdx.x >> 5, tokens = min(TILE_ROWS, a.len - t), cells[2];
     bool has_room = attention_has_room(a, b);
-    int  start = has_room ? a.pages.starts[b] : 0, own = start + t, end = has_room ? own + tokens : 0; /* no keys: NaN */
+    int  start = has_room ? a.pages.starts[b] : 0, own = start + t, end = has_room ? own + tokens : 0; /* no room: no keys, so NaN */
     int  least = attention_first_key(a, b, t, own), latest = attention_first_key(a, b, t + tokens - 1, own + tokens - 1);
 
     const ScoreOf<CAP> score(a);
@@ -151,7 +151,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
         uint32_t p[4][4];
         as_left<T>(p, s);
         copy_wait<0>();
-        __syncthreads(); /* the values are there, and all warps have read the keys */
+        __syncthreads(); /* the values have arrived, and all warps have read the keys */
         if (goes_on) {
             find_cells(cells, a, b, key + TILE_ROWS, least, end, -1);
             load_cells<D, MMA_THREADS, C, T>(k_tile, a.k, cells, g, NULL);
@@ -159,7 +159,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
         copy_commit();
         queries.add(p, most, total, v_tile, tile_scale(score.factor));
         copy_wait<0>();
-        __syncthreads(); /* the next keys are there, and all warps have read the values */
+        __syncthreads(); /* the next keys have arrived, and all warps have read the values */
         if (goes_on) load_cells<D, MMA_THREADS, C, T>(v_tile, a.v, cells, g, NULL);
         copy_commit();
     }
@@ -170,7 +170,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
 
 /* ---- decode ---- */
 
-/* One token's heads [head, head + count) as the left operand; rows behind them are zeros. */
+/* Loads one token's query heads [head, head + count) as a left operand; rows after these heads are zeros. */
 template <int D, typename T>
 static __device__ __forceinline__ void load_heads(uint32_t (&q)[D / 16][4], const Heads &h, int b, int head, int count)
 {
@@ -183,7 +183,7 @@ static __device__ __forceinline__ void load_heads(uint32_t (&q)[D / 16][4], cons
             q[k][e] = row + (e & 1) * 8 < count ? *(const uint32_t *)(from + (e & 1) * 8 * D + k * 16 + (e >> 1) * 8) : 0;
 }
 
-/* Puts the new token's key and value of one head into its cell. */
+/* Writes the new token's key and value of one head into its cell of the cache. */
 template <int D, typename C, typename T>
 static __device__ __forceinline__ void append_head(const AttentionDims &a, int b, int own, int g, const T *k, const T *v)
 {
@@ -194,7 +194,7 @@ static __device__ __forceinline__ void append_head(const AttentionDims &a, int b
     }
 }
 
-/* Puts the new token's key and value of one head, which only now are there, into their tile. */
+/* Writes the new token's key and value of one head into their tiles, once earlier launches have made them. */
 template <int D, typename C, typename T>
 static __device__ __forceinline__ void put_new(T *k_tile, T *v_tile, int row, const T *k, const T *v)
 {
@@ -204,7 +204,7 @@ static __device__ __forceinline__ void put_new(T *k_tile, T *v_tile, int row, co
     }
 }
 
-/* Leaves one tile's sums of rows [row, row + 16), of which `count` are heads. row: of totals' first two dims. */
+/* Stores one tile's sums for the first `count` of 16 heads. row: b * H + the first head, an index as in d.totals. */
 template <int D, typename T>
 static __device__ __forceinline__ void store_tile(const Decode &d, int64_t row, int count, int tile, const uint32_t (&p)[4][4],
                                                   const float (&most)[2], const float (&total)[2], const T *v_tile)
@@ -228,8 +228,8 @@ static __device__ __forceinline__ void store_tile(const Decode &d, int64_t row, 
     }
 }
 
-/* A block is one warp, so that a multiprocessor has many tiles in flight. The loads of a tile's values run while its scores are made,
- * those of the next one's keys while its values are multiplied. */
+/* A block is one warp, so that a multiprocessor has many tiles in flight. A tile's values are loaded while its scores are computed; the
+ * next tile's keys are loaded while the values are multiplied. */
 template <int D, bool CAP, typename T, typename C> static __global__ void __launch_bounds__(32) pages_decode(AttentionDims a, Decode d)
 {
     extern __shared__ uint4 shared[];
@@ -241,7 +241,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
     if (!d.early) await_launches();
     const RowTiles row = row_tiles(a, b);
     if (tile >= row.count) {
-        if (tile == 0) await_launches(); /* in each launch somebody does */
+        if (tile == 0) await_launches(); /* at least one block of a launch must wait for earlier launches */
         return;
     }
     const T *new_k = (const T *)d.k.data + b * d.k.batch_stride + (int64_t)g * D;
@@ -256,7 +256,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
     if (row.own - key < TILE_ROWS) put_new<D, C>(k_tile, v_tile, row.own - key, new_k, new_v);
     uint32_t q[D / 16][4];
     load_heads<D, T>(q, a.q, b, head, count);
-    /* Nobody reads the new cell in this launch. */
+    /* No block reads the new cell in this launch. */
     if (tile == 0 && pass == 0) append_head<D, C>(a, b, row.own, g, new_k, new_v);
 
     const ScoreOf<CAP> score(a);
@@ -289,8 +289,8 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
     copy_wait<0>();
 }
 
-/* What a query head's column is, of a row of `count` tiles. The first `len` of them are folded already, in place of the first. The factors
- * of FOLDS tiles are made beside one another: what is made one after another is but the sum. */
+/* Computes one column of a query head's result from the sums of `count` tiles. The sums of the first `len` tiles are already folded and
+ * stored as tile 0. Loads and factors of FOLDS tiles are made together; then only the additions of their sums form a chain. */
 template <typename T>
 static __device__ __forceinline__ void combine_column(const AttentionDims &a, const Decode &d, int b, int head, int col, int count, int len)
 {
@@ -323,7 +323,7 @@ static __device__ __forceinline__ void combine_column(const AttentionDims &a, co
     ((T *)a.o.data)[b * a.o.batch_stride + (int64_t)head * a.dim + col] = from_float<T>(o * fold_end(a, head, factor, row));
 }
 
-/* A block has one head of one row, a thread one of its columns. */
+/* A block has one head of one row; a thread has one column. */
 template <typename T> static __global__ void pages_combine(AttentionDims a, Decode d)
 {
     release_launches();
@@ -331,7 +331,7 @@ template <typename T> static __global__ void pages_combine(AttentionDims a, Deco
     int   head = blockIdx.x, b = blockIdx.y, count = row_tiles(a, b).count;
     Share share = {count, 1};
     if (d.shares) share = share_of(count, share_quota(a, d));
-    if (d.shares && share.pieces == 1) { /* it is in o */
+    if (d.shares && share.pieces == 1) { /* the result is in o already */
         if (head == 0 && b == 0) await_launches();
         return;
     }
@@ -357,11 +357,11 @@ template <int D, bool CAP, typename T, typename C> static Status prefill(const A
     return CUDA_LAUNCHED();
 }
 
-/* Whether the copy engine serves this cache on this GPU. */
+/* Whether the copy engine can serve this cache on this GPU. */
 static bool is_bulk(const AttentionDims *a)
 {
     int device, major = 0, shared = 0;
-    int bytes = PagedTile<64, 2, e4m3>::SHARED_BYTES; /* with more phases than that of T */
+    int bytes = PagedTile<64, 2, e4m3>::SHARED_BYTES; /* e4m3 has more stages, so more barriers than T */
     if (a->dim > 64) bytes = a->dim > 128 ? (int)PagedTile<256, 2, e4m3>::SHARED_BYTES : (int)PagedTile<128, 2, e4m3>::SHARED_BYTES;
     if (a->dim % 64 || a->pages.page_len != PAGE) return false;
     return cudaGetDevice(&device) == cudaSuccess &&
@@ -369,7 +369,7 @@ static bool is_bulk(const AttentionDims *a)
            cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess && shared >= bytes;
 }
 
-/* Blocks enough for all pieces: one for each head of each row, and SHARE_BLOCKS besides. */
+/* Launches enough blocks for all pieces: one for each head of each row, and SHARE_BLOCKS more. */
 template <int D, bool CAP, int HALVES, typename T, typename C>
 static Status decode_bulk(const AttentionDims *a, const Decode *d, cudaStream_t stream)
 {
@@ -382,7 +382,7 @@ static Status decode_bulk(const AttentionDims *a, const Decode *d, cudaStream_t 
                              BULK_THREADS, Tile::SHARED_BYTES, stream, *a, *d, maps);
 }
 
-/* Blocks enough for some waves on the largest GPU, at most one a tile: those of a short row return at once. */
+/* Launches enough blocks for a few waves on the largest GPU, at most one a tile. Blocks beyond a row's tiles return at once. */
 template <int D, bool CAP, typename T, typename C> static Status decode(const AttentionDims *a, const Decode *d, cudaStream_t stream)
 {
     size_t  bytes = 2 * TileOf<D>::ELEMENTS * sizeof(T);
@@ -398,7 +398,7 @@ template <int D, bool CAP, typename T, typename C> static Status decode(const At
     return cuda_launch_early(d->early, pages_combine<T>, dim3((unsigned)a->num_heads, (unsigned)a->batch), D, 0, stream, *a, *d);
 }
 
-/* Those that attention_mma_serves says. */
+/* The head dims that attention_mma_serves accepts. */
 #define WITH_DIM(call, T, C) \
     switch (a->dim + (a->softcap > 0)) { \
     case 16: \

@@ -1,10 +1,10 @@
-/* Decoding over a key/value cache in pages by the copy engine (compute capability 9.0): the tiles and sums of pages_decode, to the bit, of
- * heads whose dim is a multiple of 64 and pages of PAGE tokens (attention_pages_map.cuh).
+/* Decoding over a key/value cache in pages with the copy engine (compute capability 9.0). Tiles and sums are those of pages_decode, to the
+ * bit. Serves head dims that are multiples of 64, and pages of PAGE tokens (attention_pages_map.cuh).
  *
- * A block has a piece of a row (Share) and a key/value head's query heads, 8 * HALVES at most. One warp brings tiles. Each of the others
- * makes the scores of 16 keys of a tile, and after an exchange of all scores the columns of o that are its own. Heads are the products'
- * n, 8 of them, keys and columns their m. What a cache in e4m3 has becomes T, bf16 or f16, in the registers of the warp that multiplies it.
- */
+ * A block has a piece of a row (Share) and a key/value head's query heads, 8 * HALVES at most. One warp copies tiles. Each of the other
+ * warps computes the scores of 16 keys of a tile; the warps exchange all scores; then each computes its own columns of o. In these matrix
+ * products 8 heads are the n dim, and keys or columns are the m dim. Elements of an e4m3 cache are decoded to T, bf16 or f16, in the
+ * registers of the warp that multiplies them. */
 #pragma once
 
 #include "ops/attention/attention_pages_map.cuh"
@@ -14,12 +14,12 @@
 
 enum { STRIPS = TILE_ROWS / 16, STRIP_THREADS = STRIPS * 32, BULK_THREADS = STRIP_THREADS + 32, SCORE_ROW = TILE_ROWS + 8 };
 
-/* A block's shared memory: tiles, an exchange, phases. */
+/* A block's shared memory: tiles, then space to exchange scores, then barriers (phases). */
 template <int D, int HALVES, typename C> struct PagedTile : PageTile<D, C> {
     enum {
-        STAGES = (D <= 64 ? 6 : 3) * (2 / (int)sizeof(C)), /* tiles of keys and of values, in turn */
+        STAGES = (D <= 64 ? 6 : 3) * (2 / (int)sizeof(C)), /* a stage holds a tile of keys or of values, alternately */
         SCORES = HALVES * 8 * SCORE_ROW,
-        SCORE_BYTES = 2 * SCORES * (int)sizeof(float), /* of two tiles; before the first: turned heads and the new key */
+        SCORE_BYTES = 2 * SCORES * (int)sizeof(float), /* scores of two tiles; at first the rotated heads and the new key */
         HEAD_ROW = D + 8,
         HEADS_BYTES = (HALVES * 8 + 1) * HEAD_ROW * 2,
         EXCHANGE_BYTES = SCORE_BYTES < HEADS_BYTES ? HEADS_BYTES : SCORE_BYTES,
@@ -27,12 +27,12 @@ template <int D, int HALVES, typename C> struct PagedTile : PageTile<D, C> {
     };
 };
 
-/* A block's piece; b is a.batch where there are fewer. By all lanes of a warp. */
+/* The piece of a row that a block computes; b is a.batch if the block has none. Constructed by all lanes of a warp. */
 struct Piece {
     RowTiles row;
     Share    share;
     int      b, g, pass, head, count; /* query heads [head, head + count) */
-    int      tile, end, number;       /* tiles of the row; which of its pieces */
+    int      tile, end, number;       /* tiles [tile, end) of the row; index of the piece in the row */
 
     __device__ __forceinline__ int key(int of) const
     {
@@ -54,7 +54,7 @@ struct Piece {
     }
 };
 
-/* Tiles of keys and values, in turn, come to a ring of places. */
+/* A ring buffer of tiles, of keys and of values alternately. */
 template <int D, int HALVES, typename C> struct TileRing {
     enum { STAGES = PagedTile<D, HALVES, C>::STAGES, BYTES = PagedTile<D, HALVES, C>::BYTES };
     char     *tiles;
@@ -84,7 +84,8 @@ template <int D, int HALVES, typename C> struct TileRing {
         phase_wait(empty + stage, parity ^ 1);
     }
 
-    /* By a warp that has read the place. written: and has written to it; that comes before the engine's writes. */
+    /* Frees the stage for the next copy. Called by a warp that has read it. written: the warp also wrote to it; its
+     * writes become visible before the engine's. */
     __device__ __forceinline__ void release(bool written) const
     {
         if (written) publish_tiles();
@@ -100,13 +101,13 @@ template <int D, int HALVES, typename C> struct TileRing {
     }
 };
 
-/* Whether a page has keys that are attended, the first of the page being number `key`. Others aren't brought. */
+/* Whether a page contains attended keys, so that it must be copied. key: the first key of the page. */
 static __device__ __forceinline__ bool page_is_read(const RowTiles &row, int key)
 {
     return key + PAGE > row.first_key && key <= row.own;
 }
 
-/* By one warp: all tiles of a piece, each as soon as its place is free. A lane looks up one of 32 pages. */
+/* Copies all tiles of a piece, each as soon as its stage is free. Called by one warp; each lane looks up one of 32 pages. */
 template <int D, int HALVES, typename C>
 static __device__ __forceinline__ void bring_tiles(TileRing<D, HALVES, C> &ring, const AttentionDims &a, const CacheMaps &maps,
                                                    const Piece &p)
@@ -130,20 +131,21 @@ static __device__ __forceinline__ void bring_tiles(TileRing<D, HALVES, C> &ring,
     }
 }
 
-/* All warps but the one that brings tiles. */
+/* Barrier of all warps but the one that copies tiles. */
 static __device__ __forceinline__ void await_strips()
 {
     asm volatile("bar.sync 1, %0;" ::"r"((int)STRIP_THREADS) : "memory");
 }
 
-/* Makes a piece's query heads and the new key ready, as qkv_norm_rope does, to the bit: a group of lanes has a head, a lane 8 columns. */
+/* Normalizes and rotates a piece's query heads and the new key, with the same bits as qkv_norm_rope. A group of lanes has a head; a lane
+ * has 8 columns of it. */
 template <int D, typename T> struct Turner {
     enum { N = 8, LANES = D / N, GROUPS = STRIP_THREADS / LANES };
     QkvTableOf<N> table;
     float         wq[N], wk[N];
     int           lane, group;
 
-    /* What is constant. */
+    /* Loads the constant operands: table and weights. */
     __device__ __forceinline__ Turner(const HeadTurns &h, int b) : lane(threadIdx.x % LANES), group(threadIdx.x / LANES)
     {
         table = load_table<LANES, N>(h.table, h.positions[b], h.table_len, lane);
@@ -152,7 +154,7 @@ template <int D, typename T> struct Turner {
         load_pack((const T *)h.wk + lane * N, wk);
     }
 
-    /* Heads go to rows of `to`, the key behind the last. qkv: the packed row. */
+    /* Heads are written to rows of `to`, `row` elements apart, and the key after the last head. qkv: the packed row. */
     __device__ __forceinline__ void run(const HeadTurns &h, const T *qkv, int head, int count, int key_head, T *to, int row)
     {
         for (int base = 0; base <= count; base += GROUPS) {
@@ -176,16 +178,16 @@ template <int D, typename T> struct Turner {
     }
 };
 
-/* A warp's part of a piece: the scores of 16 keys of each tile, and D / 4 columns of o. */
+/* One warp's part of a piece: the scores of 16 keys of each tile, and D / 4 columns of o. */
 template <int D, int HALVES, typename T, typename C> struct Strip {
     typedef PagedTile<D, HALVES, C> Tile;
     enum { COLS = D / STRIPS, BLOCKS = COLS / 16, N = ChunkOf<C>::N, CHUNKS = COLS / N };
     static constexpr bool CODED = sizeof(C) == 1;
     int                   lane, warp;
-    uint32_t              q[D / 16][2 * HALVES]; /* of two pairs of dims */
-    uint4                 k, v;                  /* a chunk of the new key; of the new value, of this warp's columns */
-    FoldedRow             row[HALVES];           /* of head lane / 4 */
-    float                 o[BLOCKS][HALVES][4];  /* columns column(0), column(1) of each block, heads lane % 4 * 2 and the next */
+    uint32_t              q[D / 16][2 * HALVES]; /* query heads: for each 16 dims a lane's two pairs of dims */
+    uint4                 k, v;                  /* a chunk of the new key; a chunk of this warp's columns of the new value */
+    FoldedRow             row[HALVES];           /* sums of head lane / 4 of each half */
+    float                 o[BLOCKS][HALVES][4];  /* per block and half: two columns (see column) x heads 2 * (lane % 4) and the next */
 
     __device__ __forceinline__ Strip() : lane(threadIdx.x & 31), warp(threadIdx.x >> 5)
     {
@@ -199,8 +201,8 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
                 for (int e = 0; e < 4; e++) o[i][half][e] = 0;
     }
 
-    /* Query heads in rows of `row` numbers, and the new key. A lane's dims are those that ldmatrix gives it of keys: two pairs, 8 on, or
-     * beside each other where four codes are a register. */
+    /* Loads query heads, `row` elements apart, and the new key. A lane loads the dims that ldmatrix gives it for keys: two pairs, 8 dims
+     * apart; or two neighbouring pairs if a register holds four codes. */
     __device__ __forceinline__ void load(const T *heads, int64_t row, int count, const T *new_k)
     {
         const T *from = heads + lane / 4 * row + lane % 4 * (CODED ? 4 : 2);
@@ -213,7 +215,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
                 q[i][e] = lane / 4 + e / 2 * 8 < count ? *(const uint32_t *)(from + e / 2 * 8 * row + i * 16 + e % 2 * (CODED ? 2 : 8)) : 0;
     }
 
-    /* What the launches in front make, when they have; all warps, with memory that they share. */
+    /* Waits for earlier launches, then loads their results. Called by all warps that multiply; they share the memory `shared`. */
     __device__ __forceinline__ void load(const AttentionDims &a, const Decode &d, const Piece &p, T *shared)
     {
         const T *qkv = (const T *)a.q.data + p.b * a.q.batch_stride;
@@ -234,7 +236,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
         if (lane < CHUNKS) v = cached_chunk<C, T>(new_v + (warp * CHUNKS + lane) * N);
     }
 
-    /* The new key and value into their cell, which nobody reads in this launch. */
+    /* Writes the new key and value into their cell, which no block reads in this launch. */
     __device__ __forceinline__ void append(const AttentionDims &a, const Piece &p) const
     {
         int64_t to = (int64_t)attention_cell(a.pages, p.b, p.row.own) * a.k.token_stride + (int64_t)p.g * D;
@@ -242,14 +244,14 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
         if (lane < CHUNKS) ((uint4 *)((C *)a.v.data + to))[warp * CHUNKS + lane] = v;
     }
 
-    /* Adds the products of 16 keys and dims [16i, 16i + 16). */
+    /* Adds the products of 16 keys with the query heads, over dims [16i, 16i + 16). */
     __device__ __forceinline__ void add_products(float (&s)[HALVES][4], const uint32_t (&keys)[4], int i) const
     {
 #pragma unroll
         for (int half = 0; half < HALVES; half++) mma_of<T>(s[half], keys, q[i][2 * half], q[i][2 * half + 1]);
     }
 
-    /* The scores of this warp's keys go to where all warps read them. own: the new token's row of the tile. */
+    /* Computes the scores of this warp's 16 keys and stores them where all warps read them. own: the new token's row in the tile. */
     __device__ __forceinline__ void make_scores(char *tile, float *scores, int own)
     {
         float    s[HALVES][4] = {};
@@ -279,7 +281,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
                 scores[(half * 8 + lane % 4 * 2 + e % 2) * SCORE_ROW + warp * 16 + lane / 4 + e / 2 * 8] = s[half][e];
     }
 
-    /* All scores of heads lane / 4 and 8 on, of pairs of keys. */
+    /* Reads all scores of heads lane / 4 and lane / 4 + 8, in pairs of keys. */
     static __device__ __forceinline__ void read_scores(float (&s)[8][4], const float *scores)
     {
         int lane = threadIdx.x & 31;
@@ -293,8 +295,8 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
             }
     }
 
-    /* Values of this warp's columns: those of keys outside [least, end) become zeros, as what nobody attends may be no number; the new
-     * token's is put where it belongs. */
+    /* Corrects the values of this warp's columns: keys outside [least, end) get zeros, because unattended values may be NaN, and the new
+     * token's value is put into row `own`. */
     __device__ __forceinline__ void mend_values(char *tile, int least, int end, int own) const
     {
         for (int i = lane; i < TILE_ROWS * CHUNKS; i += 32) {
@@ -305,14 +307,15 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
         __syncwarp();
     }
 
-    /* Adds the products of keys [16k, 16k + 16) and 16 columns. p: exponentials. */
+    /* Adds the products of keys [16k, 16k + 16) and 16 columns of values. p: the keys' exponentials. */
     static __device__ __forceinline__ void add_values(float (&sum)[HALVES][4], const uint32_t (&values)[4], const uint32_t (&p)[4])
     {
 #pragma unroll
         for (int half = 0; half < HALVES; half++) mma_of<T>(sum[half], values, p[half], p[2 + half]);
     }
 
-    /* Sums of a tile's values. A register of codes has two columns of two keys: columns come in another order than from bf16. */
+    /* Computes a tile's sums of exponentials times values. A register of codes holds two columns of two keys, so a lane gets its columns in
+     * another order than from 16-bit elements. */
     __device__ __forceinline__ void sum_values(float (&sum)[BLOCKS][HALVES][4], const char *tile, const uint32_t (&p)[4][4]) const
     {
         uint32_t from = shared_address(tile);
@@ -336,13 +339,13 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
             }
     }
 
-    /* This lane's columns, two of each block. */
+    /* The i-th of this lane's columns; each block has two. */
     __device__ __forceinline__ int column(int i) const
     {
         return warp * COLS + (CODED ? i / 2 * 16 + lane / 4 * 2 + i % 2 : i * 8 + lane / 4);
     }
 
-    /* Adds a tile, or takes it in place of those before. p: its exponentials. */
+    /* Adds a tile's sums; alone: they replace the sums so far. p: the tile's exponentials. */
     __device__ __forceinline__ void add(bool alone, const char        *tile, const uint32_t (&p)[4][4], const float (&most)[2],
                                         const float (&total)[2], float scale2)
     {
@@ -369,7 +372,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
         }
     }
 
-    /* For combine_column, as tile `tile`. */
+    /* Leaves the sums in the workspace for combine_column, as the sums of tile `tile`. */
     __device__ __forceinline__ void leave(const AttentionDims &a, const Decode &d, const Piece &p, int tile) const
     {
         int64_t at = ((int64_t)p.b * a.num_heads + p.head) * d.tiles + tile;
@@ -388,7 +391,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
         }
     }
 
-    /* All of a row's keys are in it. */
+    /* Stores the result; the piece must contain all of the row's keys. */
     __device__ __forceinline__ void store(const AttentionDims &a, const Piece &p, float factor) const
     {
         T *out = (T *)a.o.data + p.b * a.o.batch_stride + (int64_t)p.head * D;
@@ -407,7 +410,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
     }
 };
 
-/* By all warps but the one that brings tiles. */
+/* Computes a piece. Called by all warps but the one that copies tiles. */
 template <int D, bool CAP, int HALVES, typename T, typename C>
 static __device__ __forceinline__ void attend_piece(TileRing<D, HALVES, C> &ring, const AttentionDims &a, const Decode &d,
                                                     const Piece &piece, float *scores)
@@ -460,7 +463,7 @@ static __global__ void __launch_bounds__(BULK_THREADS, D <= 128 && HALVES == 1 ?
     const Piece piece(a, d);
     __syncthreads();
     if (piece.b == a.batch) {
-        if (blockIdx.x == 0) await_launches(); /* in each launch somebody does */
+        if (blockIdx.x == 0) await_launches(); /* at least one block of a launch must wait for earlier launches */
         return;
     }
     if (threadIdx.x >= STRIP_THREADS)

@@ -1,4 +1,4 @@
-/* attention_pages.cu of f16. */
+/* Attention over a key/value cache in pages on the matrix units, for f16. (bf16: attention_pages.cu.) */
 #include "ops/attention/attention_pages.cuh"
 
 Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream)

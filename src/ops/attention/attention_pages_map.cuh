@@ -1,6 +1,6 @@
-/* Pages of a key/value cache as the copy engine (compute capability 9.0) brings them, a page of a head by one box or a box for each of its
- * blocks: 128 bytes of all rows, or whole rows where they have less. The 16-byte chunks of a row are permuted by where it lies
- * (tensor_map.h). C: what the cache has (attention_cache.cuh). */
+/* How the copy engine (compute capability 9.0) lays out pages of a key/value cache in shared memory. A head's page consists of blocks: 128
+ * bytes of each row, or whole rows if these are shorter. One box of the engine is a whole page, or one block. The 16-byte chunks of a row
+ * are permuted by the row's index (tensor_map.h). C: the cache's element type (attention_cache.cuh). */
 #pragma once
 
 #include "device/cuda/tensor_map.h"
@@ -9,10 +9,10 @@
 enum { PAGE = 32, TILE_PAGES = TILE_ROWS / PAGE, MOST_ROW_BYTES = TENSOR_MAP_INNER * 2 };
 
 struct CacheMaps {
-    CUtensorMap k, v; /* (a block's columns, cells, blocks, G), as if of 16 bits */
+    CUtensorMap k, v; /* dims: columns of a block, cells, blocks, G; declared as 16-bit elements */
 };
 
-/* A tile of whole pages, one behind the other. */
+/* A tile of whole pages, one after the other. */
 template <int D, typename C> struct PageTile {
     enum {
         HEAD_BYTES = D * (int)sizeof(C),
@@ -22,7 +22,7 @@ template <int D, typename C> struct PageTile {
         BYTES = TILE_PAGES * PAGE_BYTES
     };
 
-    /* Where 16 bytes of a row lie. */
+    /* The byte offset of a 16-byte chunk of a row in the tile. */
     static __device__ __forceinline__ int at(int row, int chunk)
     {
         enum { CHUNKS = ROW_BYTES / 16, LINE_ROWS = MOST_ROW_BYTES / ROW_BYTES };
@@ -31,7 +31,7 @@ template <int D, typename C> struct PageTile {
     }
 };
 
-/* blocks: of a box. */
+/* blocks: how many blocks a box contains. */
 template <int D, typename C> static Status map_cache(const Heads &cache, const CachePages *pages, int heads, int blocks, CUtensorMap *out)
 {
     typedef PageTile<D, C> Tile;

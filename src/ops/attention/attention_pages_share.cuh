@@ -1,5 +1,5 @@
-/* Decoding over a key/value cache in pages: which tiles a row has, and how blocks share them. Who makes a tile's sums doesn't change their
- * bits. */
+/* Decoding over a key/value cache in pages: which tiles a row has, and how thread blocks share them. Which block computes a tile doesn't
+ * change the bits of its sums. */
 #pragma once
 
 #include "ops/attention/attention_mma.cuh"
@@ -7,21 +7,21 @@
 
 enum { WARP_HEADS = 16 };
 
-enum { SHARE_BLOCKS = 528 }; /* that H200 has at a time */
+enum { SHARE_BLOCKS = 528 }; /* thread blocks that an H200 runs at a time */
 
-/* What decoding has beside the cache. sums (B,H,tiles,D) and totals (B,H,tiles), a row's tiles counted from the first that it attends. */
+/* Operands of decoding besides the cache. sums (B,H,tiles,D) and totals (B,H,tiles); tile 0 of a row is the first that it attends. */
 typedef struct Decode {
-    Heads     k, v; /* of the new tokens */
+    Heads     k, v; /* keys and values of the new tokens */
     HeadTurns turns;
     float    *sums;
-    float2   *totals; /* largest raw score, total */
-    int       tiles;  /* most of a row */
-    int       passes; /* over a group's heads */
-    bool      shares; /* blocks have shares of rows (Share), and what one has all of goes to o */
-    bool      early;  /* starts and pages are constant: what lies in the cache is loaded before the launches in front have ended */
+    float2   *totals; /* largest score (before scaling), sum of exponentials */
+    int       tiles;  /* the most tiles of a row */
+    int       passes; /* passes over a group's heads, WARP_HEADS at a time */
+    bool      shares; /* blocks take pieces of rows (Share); if a row is one piece, its block writes o */
+    bool      early;  /* starts and pages are constant: the cache is read before earlier launches have ended */
 } Decode;
 
-/* The tiles that a row's token attends. count 0: it has no place. */
+/* The tiles that a row's token attends. count 0: the token doesn't fit into the row's pages. */
 typedef struct RowTiles {
     int first_key, own, first, count;
 } RowTiles;
@@ -33,13 +33,13 @@ static __device__ __forceinline__ RowTiles row_tiles(const AttentionDims &a, int
     return {first_key, own, first, own / TILE_ROWS - first + 1};
 }
 
-/* How blocks share a row: `pieces` of them for each of its heads, all of `len` tiles but the last. */
+/* How blocks share a row: each head has `pieces` pieces of `len` tiles; the last piece may be shorter. */
 typedef struct Share {
     int pieces, len;
 } Share;
 
-/* The most tiles of a piece, by all lanes of a warp: all blocks that fit at a time have about the same. Rows of about the same length stay
- * whole where their heads are blocks enough: nobody needs to add their sums then. */
+/* The most tiles of a piece, so that about SHARE_BLOCKS pieces of equal size hold all tiles. Called by all lanes of a warp. If rows are
+ * about equally long and their heads alone fill the GPU, each row is one piece: no second kernel needs to add sums. */
 static __device__ __forceinline__ int share_quota(const AttentionDims &a, const Decode &d)
 {
     int heads = a.num_kv_heads * d.passes, tiles = 0;
@@ -47,14 +47,15 @@ static __device__ __forceinline__ int share_quota(const AttentionDims &a, const 
     return (__reduce_add_sync(0xFFFFFFFFu, tiles) * heads + SHARE_BLOCKS - 1) / SHARE_BLOCKS;
 }
 
-/* Of a row of `count` tiles. */
+/* The share of a row of `count` tiles. */
 static __device__ __forceinline__ Share share_of(int count, int quota)
 {
     int pieces = count ? (count + quota - 1) / quota : 0;
     return {pieces, count ? (count + pieces - 1) / pieces : 0};
 }
 
-/* The row whose piece number `piece`, counted over all rows, is; piece becomes that of the row. a.batch: there is none. By all lanes. */
+/* Returns the row of piece number *piece, counted over all rows, and sets *piece to its number in that row. Returns a.batch if there is no
+ * such piece. Called by all lanes of a warp. */
 static __device__ __forceinline__ int share_row(const AttentionDims &a, int quota, int *piece)
 {
     int lane = (int)(threadIdx.x & 31);

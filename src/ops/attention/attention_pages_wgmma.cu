@@ -1,8 +1,8 @@
-/* Prefill over a key/value cache in pages by warpgroup products (compute capability 9.0), for bf16 heads of 64 and 128: the tiles and sums
- * of pages_prefill (attention_pages.cu), to the bit. A block has 128 queries of one head. Two warps bring tiles by the copy
- * engine, one keys, one values; two warpgroups multiply, 64 queries each. A warpgroup begins the scores of a tile and the values of the
- * tile before together, and exponentiates while the values are multiplied. Tiles of a cache in e4m3 come
- * to a ring of their own, and two warps each make keys and values of bf16 of them. */
+/* Prefill over a key/value cache in pages by warpgroup products (compute capability 9.0), for bf16 heads of 64 and 128. It has the tiles
+ * and sums of pages_prefill (attention_pages.cuh), to the bit. A block has 128 queries of one head. Two warps copy tiles with the copy
+ * engine, one the keys, one the values; two warpgroups multiply, 64 queries each. A warpgroup starts the scores of a tile together with the
+ * value products of the previous tile, and computes the tile's exponentials while these value products run. Tiles of an e4m3 cache go to a
+ * ring of their own; two warps decode keys to bf16, and two decode values. */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_pages_map.cuh"
 #include "ops/attention/attention_tile.cuh"
@@ -14,14 +14,14 @@ enum {
     BLOCK_ROWS = GROUPS * TILE_ROWS,
     BLOCK_THREADS = (GROUPS + 1) * MMA_THREADS,
     BOX_BYTES = PAGE * TENSOR_MAP_INNER * 2,
-    CODING_THREADS = MMA_THREADS / 2, /* of keys, of values */
+    CODING_THREADS = MMA_THREADS / 2, /* threads that decode keys; as many decode values */
     CODING_BARRIER = 1 + GROUPS
 };
 
 template <int D, typename C> struct StreamShared {
     enum { BYTES = SwizzledTile<D>::BYTES };
     char     keys[STAGES][BYTES], values[STAGES][BYTES];
-    uint64_t full[2][STAGES], free[2][STAGES]; /* of keys, of values */
+    uint64_t full[2][STAGES], free[2][STAGES]; /* barriers: [0] of keys, [1] of values */
 };
 
 template <int D> struct StreamShared<D, e4m3> {
@@ -32,7 +32,7 @@ template <int D> struct StreamShared<D, e4m3> {
 
 #if HAS_WGMMA
 
-/* Keys [least, end) that queries of a block or a warpgroup attend; they lie in tiles from `first` on. */
+/* Keys [least, end) that queries of a block, or of a warpgroup, attend; `first` is the first key of their first tile. */
 struct Keys {
     int least, end, first;
 
@@ -42,7 +42,7 @@ struct Keys {
     }
 };
 
-/* Where the pages of a tile begin, in tokens. Those without keys that anybody attends are page 0. */
+/* The first cache position of each page of a tile. Pages without attended keys are replaced by page 0. */
 struct TileCells {
     int first[TILE_PAGES];
 
@@ -58,7 +58,8 @@ struct TileCells {
     }
 };
 
-/* Brings all tiles of keys, or of values, by one lane, a page as boxes of 64 columns. Where the next tile lies is read ahead. */
+/* Copies all tiles of keys, or of values, a page as boxes of 64 columns. Called by one lane. The next tile's page numbers are read
+ * ahead. */
 template <int D>
 static __device__ __forceinline__ void stream_tiles(const CachePages &pages, const CUtensorMap *map, char (*tiles)[SwizzledTile<D>::BYTES],
                                                     uint64_t *full, uint64_t *free, int b, int g, const Keys &keys)
@@ -79,13 +80,13 @@ static __device__ __forceinline__ void stream_tiles(const CachePages &pages, con
     }
 }
 
-/* Brings tiles of codes, by one lane. */
+/* Copies tiles of e4m3 codes into their ring: each call of `bring` copies one tile. Used by one lane. */
 template <int D> struct CodeStream {
     const CachePages  &pages;
     const CUtensorMap *map;
     const Keys        &keys;
     int                b, g, key;
-    TileCells          cells; /* of the next tile, read ahead */
+    TileCells          cells; /* cells of the tile that is copied next */
     Ring<STAGES>       at;
 
     __device__ __forceinline__ CodeStream(const CachePages &pages_, const CUtensorMap *map_, int b_, int g_, const Keys &keys_)
@@ -106,11 +107,11 @@ template <int D> struct CodeStream {
     }
 };
 
-/* A tile of bf16 of one of codes. Eight threads beside each other write all banks. */
+/* Decodes a tile of e4m3 codes to bf16. Eight neighbouring threads write to all 32 banks, without conflict. */
 template <int D> static __device__ __forceinline__ void decode_tile(char *tile, const char *codes, int thread)
 {
     enum { CHUNKS = D / 16 };
-#pragma unroll 1 /* these warps have few registers */
+#pragma unroll 1 /* not unrolled, as these warps have few registers */
     for (int i = 0; i < TILE_ROWS * CHUNKS; i += CODING_THREADS) {
         int   at = i + thread, row = at / 4 % TILE_ROWS, quad = at / 4 / TILE_ROWS, part = at % 4;
         uint4 chunk = *(const uint4 *)(codes + PageTile<D, e4m3>::at(row, quad * 4 + part));
@@ -121,7 +122,7 @@ template <int D> static __device__ __forceinline__ void decode_tile(char *tile, 
     }
 }
 
-/* All tiles of keys, or of values, by two warps. which: 0, or 1. */
+/* Copies and decodes all tiles of keys (which 0), or of values (which 1). Called by two warps. */
 template <int D>
 static __device__ __forceinline__ void stream_codes(const CachePages &pages, const CUtensorMap *map, StreamShared<D, e4m3> *shared,
                                                     int which, int b, int g, const Keys &keys)
@@ -143,8 +144,8 @@ static __device__ __forceinline__ void stream_codes(const CachePages &pages, con
     }
 }
 
-/* Values of rows outside [least, end) of a tile become zeros: what nobody attends may be no number. By a warpgroup, whose products read
- * the tile next; the other one writes the same. */
+/* Zeroes the values of rows outside [least, end) of a tile, because unattended values may be NaN. Called by a warpgroup right before its
+ * products read the tile; the other warpgroup writes the same zeros. */
 template <int D> static __device__ __forceinline__ void clear_values(char *tile, int least, int end, int group)
 {
     enum { CHUNKS = D / 8 };
@@ -175,7 +176,7 @@ template <int D> static __device__ __forceinline__ void begin_values(float (&sum
     wgmma_commit();
 }
 
-/* A warpgroup's 64 queries: of a thread's two the keys that they attend, and what was summed of them. */
+/* A warpgroup's 64 queries. For each of a thread's two queries: the keys [first, last] that it attends, and its sums so far. */
 template <int D> struct Queries {
     float     o[D / 8][4];
     FoldedRow row[2];
@@ -204,7 +205,7 @@ template <int D> struct Queries {
             any[half] = fold_tile(row[half], most[half], total[half], scale2);
             shrinks |= !any[half] || row[half].shrink != 1;
         }
-        if (!__any_sync(0xFFFFFFFFu, shrinks)) { /* no score was larger than those before: the same bits, for half of the work */
+        if (!__any_sync(0xFFFFFFFFu, shrinks)) { /* no new largest score: the same bits without rescaling */
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -219,7 +220,7 @@ template <int D> struct Queries {
     }
 };
 
-/* Where the warpgroup is in the ring, of keys or of values. Its warps free a stage each. */
+/* A warpgroup's position in the ring of keys, or of values. Each of its warps arrives once to free a stage. */
 struct Reader {
     uint64_t    *full, *free;
     Ring<STAGES> at;
@@ -234,7 +235,7 @@ struct Reader {
         if ((threadIdx.x & 31) == 0) phase_arrive(&free[at.stage]);
         at.next();
     }
-    /* A tile that only the other warpgroup reads. Who frees one before it is there frees the one that lay there before. */
+    /* Skips a tile that only the other warpgroup reads. Waits first: an earlier arrival would count for the stage's previous tile. */
     __device__ __forceinline__ void pass()
     {
         wait();
@@ -242,7 +243,7 @@ struct Reader {
     }
 };
 
-/* What 64 queries of tile_row on attend, tile by tile; all tiles of the block are freed. */
+/* Computes attention of the 64 queries from tile_row on, tile by tile. Also frees the block's tiles that these queries don't attend. */
 template <int D, bool CAP, typename C>
 static __device__ __forceinline__ void attend(const AttentionDims &a, StreamShared<D, C> *shared, int b, int head, int group, int tile_row,
                                               int start, const Keys &block)
@@ -318,12 +319,12 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1) pages_prefill_wgmma(A
     extern __shared__ __align__(1024) char stream[];
     StreamShared<D, C>                    *shared = (StreamShared<D, C> *)stream;
     constexpr bool                         CODED = sizeof(C) == 1;
-    int  b = blockIdx.z, head = blockIdx.x, g = head / a.group, t = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; /* the longest first */
+    int  b = blockIdx.z, head = blockIdx.x, g = head / a.group, t = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; /* longest first */
     int  group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
     bool has_room = attention_has_room(a, b);
     int  start = has_room ? a.pages.starts[b] : 0;
     Keys keys(a, b, t, min((int)BLOCK_ROWS, a.len - t), start);
-    if (!has_room) keys.end = keys.first; /* no keys: NaN */
+    if (!has_room) keys.end = keys.first; /* no room: no keys, so the result is NaN */
     if (threadIdx.x < 2 * STAGES) {
         phases_init(&shared->full[0][threadIdx.x], 1);
         phases_init(&shared->free[0][threadIdx.x], GROUPS * MMA_WARPS);

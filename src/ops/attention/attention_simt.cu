@@ -1,10 +1,10 @@
-/* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix kernels don't take.
- * Blocks of keys (or queries) lie in shared memory; a warp takes ROWS queries (or keys); a lane is a key while scores
- * are made and head dims lane, lane + 32, ... while sums are. Blocks outside a query's document aren't visited.
+/* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix-unit kernels don't serve. Blocks of keys (or
+ * queries) are loaded into shared memory; a warp takes ROWS queries (or keys). A lane is one key while scores are computed; it has head
+ * dims lane, lane + 32, ... while sums are. Blocks outside a query's document are skipped.
  *
- * Sums of dbias: a warp has R of its own in shared memory. Its lanes are keys of distances of their own, but for those that the table's
- * first and last row stand for, which it adds up first; then warps are added to a block's sums, and these by a second kernel, all in one
- * order. */
+ * Sums of dbias: each warp has its own R sums in shared memory. Its lanes are keys at distances of their own, so they add to different
+ * rows; only the first and the last row stand for many distances, and are summed over the warp first. Then the block adds its warps' sums,
+ * and a second kernel adds the blocks' sums, always in one order. */
 #include "device/cuda/fp8.cuh"
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attention/attention.cuh"
@@ -29,7 +29,7 @@ template <typename T> static __device__ __forceinline__ T *head_at_mut(const Hea
     return (T *)h.data + b * h.batch_stride + t * h.token_stride + (int64_t)head * dim;
 }
 
-/* Rows [t, t + rows) of one head, `count` rows in all (zeros behind), as floats `stride` apart. */
+/* Loads rows [t, t + rows) of one head as floats, `stride` floats a row; rows from `rows` to `count` become zeros. */
 template <typename T>
 static __device__ void load_rows(float *to, int stride, const Heads &h, int b, int t, int rows, int count, int head, int dim)
 {
@@ -39,7 +39,7 @@ static __device__ void load_rows(float *to, int stride, const Heads &h, int b, i
     }
 }
 
-/* Positions [t, t + rows) of a row of the cache in the same way. */
+/* As load_rows, but loads positions [t, t + rows) of batch row b from the cache; rows from `rows` to TILE become zeros. */
 template <typename C>
 static __device__ void load_cells(float *to, int stride, const AttentionDims &a, const Heads &h, int b, int t, int rows, int head, int dim)
 {
@@ -49,7 +49,7 @@ static __device__ void load_cells(float *to, int stride, const AttentionDims &a,
     }
 }
 
-/* A tile of keys and of their values. */
+/* Loads a tile of keys and their values. */
 template <typename C, bool PAGED>
 static __device__ void load_keys(float *k, float *v, int k_stride, int v_stride, const AttentionDims &a, int b, int key, int keys, int head)
 {
@@ -62,7 +62,7 @@ static __device__ void load_keys(float *k, float *v, int k_stride, int v_stride,
     }
 }
 
-/* The first key that any of queries [t, t + rows) attends; query t is key number `own`. */
+/* The first key that any of queries [t, t + rows) attends; own: the key index of query t's own token. */
 static __device__ int least_first_key(const AttentionDims &a, int b, int t, int rows, int own)
 {
     int least = INT_MAX;
@@ -77,7 +77,7 @@ static __device__ __forceinline__ float score_of(const AttentionDims &a, float p
     return a.bias.data ? score + attention_bias(a, head, distance) : score;
 }
 
-/* exp(score - lse); *slope: of the cap there. */
+/* exp(score - lse); *slope: the derivative of the softcap at this score, 1 without a softcap. */
 static __device__ __forceinline__ float probability(const AttentionDims &a, float product, float lse, float *slope, int head, int distance)
 {
     if (a.bias.data) lse -= attention_bias(a, head, distance);
@@ -88,7 +88,8 @@ static __device__ __forceinline__ float probability(const AttentionDims &a, floa
     return expf(a.softcap * t - lse);
 }
 
-/* Adds the ds of a warp's lanes, each of another key `distance` before the query, to the warp's sums of dbias. */
+/* Adds ds of a warp's lanes to the warp's sums of dbias. Each lane has another key, `distance` before the query; seen: the query attends
+ * it. */
 static __device__ __forceinline__ void add_biases(const AttentionDims &a, float *sums, float ds, bool seen, int distance)
 {
     int   row = attention_bias_row(a, distance), last = a.bias_rows - 1;
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void add_biases(const AttentionDims &a, float 
     __syncwarp();
 }
 
-/* A block's sums of dbias are those of its warps. */
+/* Adds up the warps' sums of dbias and stores them as the block's. */
 static __device__ void store_biases(const AttentionDims &a, const float *sums, int b, int head, int block, int blocks)
 {
     float *to = a.bias_parts + (((int64_t)b * a.num_heads + head) * blocks + block) * a.bias_rows;
@@ -120,8 +121,8 @@ static __device__ __forceinline__ float dot(const float *x, const float *y, int 
     return sum;
 }
 
-/* C: of k and v. DIMS: head dims a lane has, 32 apart. PAGED: k and v are a cache. Tiles of keys begin at multiples of TILE there, and a
- * query passes over keys that it doesn't attend, so that its bits don't depend on the queries beside it. */
+/* C: dtype of k and v. DIMS: head dims of a lane, 32 apart. PAGED: k and v are a cache. Then tiles of keys begin at multiples of TILE, and
+ * a query skips unattended keys, so that its bits don't depend on the queries beside it. */
 template <typename T, typename C, int DIMS, bool PAGED> static __global__ void __launch_bounds__(THREADS) forward_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
@@ -136,7 +137,7 @@ template <typename T, typename C, int DIMS, bool PAGED> static __global__ void _
     }
     load_rows<T>(q, a.dim, a.q, b, row, rows, BLOCK, head, a.dim);
     int begin = least_first_key(a, b, row, rows, first + row), end = attention_after_key(a, b, row + rows - 1, first + row + rows - 1);
-    if (PAGED) begin = attention_has_room(a, b) ? begin / TILE * TILE : end; /* outside the cache: NaN */
+    if (PAGED) begin = attention_has_room(a, b) ? begin / TILE * TILE : end; /* outside the cache: no keys, so the result is NaN */
     for (int key = begin; key < end; key += TILE) {
         int keys = min(TILE, end - key);
         __syncthreads();
@@ -194,7 +195,7 @@ template <typename T> static __global__ void delta_kernel(AttentionDims a, float
     delta[row] = a.dlse ? sum - a.dlse[row] : sum;
 }
 
-/* A warp has ROWS queries and goes over the keys they attend. */
+/* A warp has ROWS queries and goes over the keys that they attend. */
 template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) dq_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
@@ -244,7 +245,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     if (a.bias_parts) store_biases(a, biases, b, head, row / BLOCK, (int)gridDim.x);
 }
 
-/* A warp has ROWS keys and goes over the queries that attend them, head by head of the group. */
+/* A warp has ROWS keys and goes over the queries that attend them, one head of the group after the other. */
 template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS) dkv_kernel(AttentionDims a)
 {
     extern __shared__ float shared[];
@@ -260,7 +261,7 @@ template <typename T, int DIMS> static __global__ void __launch_bounds__(THREADS
     for (int head = g * a.group; head < (g + 1) * a.group; head++)
         for (int query = a.bidirectional ? 0 : row; query < a.len; query += TILE) {
             int queries = min(TILE, a.len - query), latest = query + queries - 1;
-            if (attention_first_key(a, b, query, query) >= row + rows) break; /* documents and windows follow each other */
+            if (attention_first_key(a, b, query, query) >= row + rows) break; /* the first keys of later queries are no smaller */
             if (attention_after_key(a, b, latest, latest) <= row) continue;
             __syncthreads();
             load_rows<T>(q, stride, a.q, b, query, queries, TILE, head, a.dim);
@@ -337,7 +338,7 @@ template <typename T, int DIMS> static Status backward(const AttentionDims *a, c
     return CUDA_LAUNCHED();
 }
 
-/* `call` with DIMS the least number of head dims a lane may have. */
+/* Returns call(DIMS), with the least compiled DIMS (head dims of a lane) that covers `dim`. */
 #define WITH_DIMS(dim, call) \
     do { \
         if ((dim) <= 32) return call(1); \
@@ -367,7 +368,7 @@ Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream)
 
 /* ---- gradients of sinks and bias ---- */
 
-/* A block has a head. */
+/* A block computes the gradient of one head's sink. */
 template <typename T> static __global__ void __launch_bounds__(THREADS) dsinks_kernel(AttentionDims a, T *to, bool adds)
 {
     __shared__ double sums[WARPS];
@@ -386,7 +387,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) dsinks_k
     to[head] = from_float<T>((adds ? to_float(to[head]) : 0.0f) + (float)sum);
 }
 
-/* A thread has a number of dbias (R,H). */
+/* A thread computes one element of dbias (R,H). */
 template <typename T> static __global__ void __launch_bounds__(THREADS) dbias_kernel(AttentionDims a, int blocks, T *to, bool adds)
 {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, head = i % a.num_heads, row = i / a.num_heads;

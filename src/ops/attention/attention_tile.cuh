@@ -1,6 +1,5 @@
-/* What the attention kernels on the matrix units share: the softmax and the gradients of a tile of 64 x 64 scores, held
- * as mma.sync and warpgroup products leave them (a warp has 16 rows; a lane two of them, eight apart, and pairs of
- * columns). */
+/* Shared by the attention kernels on the matrix units: softmax and gradients of a tile of 64 x 64 scores, in the register layout of
+ * mma.sync and warpgroup products. A warp has 16 rows; a lane has two of them, eight apart, and pairs of columns. */
 #pragma once
 
 #include "ops/mma.cuh"
@@ -17,7 +16,7 @@ static __device__ __forceinline__ float quad_sum(float x)
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/* 2^x within 2 units in the last place; less than 2^-126 is 0. */
+/* 2^x within 2 units in the last place; results below 2^-126 become 0. */
 static __device__ __forceinline__ float power_of_two(float x)
 {
     float y;
@@ -27,8 +26,8 @@ static __device__ __forceinline__ float power_of_two(float x)
 
 static const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-/* Kernels work on products s = q k. The score is factor * s; with CAP s is made t = tanh(inner s) first and the score is softcap * t, so
- * that all but this and a slope is the same. */
+/* Kernels work on products s = q k. The score is factor * s. With CAP, s is first replaced by t = tanh(inner s), and the score is
+ * softcap * t; so only this function and a slope in backward depend on CAP. */
 template <bool CAP> struct ScoreOf {
     float factor, inner;
 
@@ -43,8 +42,8 @@ template <bool CAP> struct ScoreOf {
     }
 };
 
-/* One tile's scores into the running softmax: they become exponentials. most: of raw scores. What was summed before is to be scaled by
- * `shrink`. */
+/* Adds one tile's scores to the running softmax: scores become exponentials. most: the largest score before scaling. The caller multiplies
+ * its sums so far by `shrink`. */
 template <bool MASK, bool CAP, int N>
 static __device__ __forceinline__ void softmax_scores(float (&s)[N][4], float (&most)[2], float (&total)[2], float (&shrink)[2],
                                                       const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
@@ -65,7 +64,7 @@ static __device__ __forceinline__ void softmax_scores(float (&s)[N][4], float (&
                 top = fmaxf(top, s[n][2 * half + e]);
             }
         top = quad_max(top);
-        float base = top == -INFINITY ? 0 : top * scale2, sum = 0; /* of nothing but masked keys: 0 */
+        float base = top == -INFINITY ? 0 : top * scale2, sum = 0; /* if all keys are masked the exponentials are 0 */
         shrink[half] = power_of_two(most[half] * scale2 - base);
         most[half] = top;
 #pragma unroll
@@ -88,7 +87,7 @@ template <int D> static __device__ __forceinline__ void scale_rows(float (&o)[D 
         for (int e = 0; e < 4; e++) o[n][e] *= shrink[e >> 1];
 }
 
-/* Both: scores, and o, scaled to them. */
+/* softmax_scores, and o rescaled by `shrink`. */
 template <int D, bool MASK, bool CAP>
 static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2], float (&total)[2],
                                                     const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])
@@ -98,7 +97,7 @@ static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)
     scale_rows<D>(o, shrink);
 }
 
-/* What makes the result of a query's sums; most and total are then of its sink, too. factor: of scores (ScoreOf). */
+/* The factor that turns a query's sums into its result. The head's sink, if any, is added to most and total. factor: ScoreOf.factor. */
 static __device__ __forceinline__ float finish_row(const AttentionDims &a, int head, float factor, float &most, float &total)
 {
     if (!a.sinks.data) return 1.0f / total;
@@ -109,9 +108,9 @@ static __device__ __forceinline__ float finish_row(const AttentionDims &a, int h
     return shrink / total;
 }
 
-/* ---- tiles whose sums are made from zero and added in order: the same bits in whatever kernel ----
+/* ---- tiles whose sums start from zero and are added in order: every kernel gets the same bits ----
  *
- * Operations are spelled here: of a product and a sum the compiler makes one operation in one kernel and two in another. */
+ * Each operation is an intrinsic: else the compiler fuses a product and a sum in one kernel and not in another. */
 
 /* 1 / x within 1 unit in the last place. */
 static __device__ __forceinline__ float reciprocal(float x)
@@ -121,13 +120,13 @@ static __device__ __forceinline__ float reciprocal(float x)
     return y;
 }
 
-/* What multiplies scores so that exponentials are powers of two. */
+/* Scores times this are the exponents of powers of two: e^(factor s) = 2^(tile_scale(factor) s). */
 static __device__ __forceinline__ float tile_scale(float factor)
 {
     return __fmul_rn(factor, LOG2E);
 }
 
-/* ScoreOf's, of a product. */
+/* score(s) in intrinsics. */
 template <bool CAP> static __device__ __forceinline__ float tile_score(const ScoreOf<CAP> &score, float s)
 {
     if (!CAP) return s;
@@ -135,7 +134,8 @@ template <bool CAP> static __device__ __forceinline__ float tile_score(const Sco
     return fmaf(-2.0f, reciprocal(__fadd_rn(e, 1.0f)), 1.0f);
 }
 
-/* The softmax of one tile alone: products become exponentials. most: of scores before they are scaled. HALVES 1: of a lane's first row. */
+/* The softmax of one tile alone: products become exponentials. most: the largest score before scaling. HALVES 1: only a lane's first
+ * row. */
 template <bool MASK, int HALVES = 2, bool CAP>
 static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&most)[2], float (&total)[2], const ScoreOf<CAP> &score,
                                                     int key, const int (&last)[2], const int (&first)[2])
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&mo
             top = fmaxf(top, x);
         }
         top = quad_max(top);
-        float base = top == -INFINITY ? 0 : __fmul_rn(top, scale2); /* of nothing but masked keys: 0 */
+        float base = top == -INFINITY ? 0 : __fmul_rn(top, scale2); /* if all keys are masked the exponentials are 0 */
 #pragma unroll
         for (int i = 0; i < 16; i++) {
             float &x = s[i / 2][2 * half + i % 2];
@@ -164,13 +164,13 @@ static __device__ __forceinline__ void softmax_tile(float (&s)[8][4], float (&mo
     }
 }
 
-/* A query's sums over tiles: the largest score, the sum of exponentials against it, and the factors that add the last tile's sums to those
- * of the tiles before. */
+/* A query's running sums over tiles: the largest score, and the sum of exponentials relative to it. shrink: factor of the sums so far;
+ * grow: factor of the tile that is added. */
 typedef struct FoldedRow {
     float most, total, shrink, grow;
 } FoldedRow;
 
-/* Adds a tile's. False: all its keys are masked, and nothing changes. A NaN counts as a key. */
+/* Adds a tile's largest score and total. Returns false if all its keys are masked; then nothing changes. A NaN counts as unmasked. */
 static __device__ __forceinline__ bool fold_tile(FoldedRow &row, float most, float total, float scale2)
 {
     if (total == 0) return false;
@@ -187,7 +187,7 @@ static __device__ __forceinline__ float fold_sum(const FoldedRow &row, float sum
     return fmaf(tile, row.grow, __fmul_rn(sum, row.shrink));
 }
 
-/* What makes the result of a query's sums. One that attends no key gives NaN. */
+/* The factor that turns a query's sums into its result. A query that attends no key gets NaN. */
 static __device__ __forceinline__ float fold_end(const AttentionDims &a, int head, float factor, FoldedRow row)
 {
     if (!a.sinks.data || row.total == 0) return 1.0f / row.total;
@@ -195,7 +195,7 @@ static __device__ __forceinline__ float fold_end(const AttentionDims &a, int hea
     return __fdiv_rn(row.shrink, row.total);
 }
 
-/* p = exp(score - lse) and ds = p (dp - delta) times the cap's slope, the latter in place of dp; rows are queries. */
+/* Replaces dp by ds = p (dp - delta) times the softcap's slope, where p = exp(score - lse). Rows are queries. */
 template <bool MASK, bool CAP>
 static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score,
                                                        const float (&lse2)[2], const float (&delta)[2], int     key, const int (&last)[2],
@@ -214,10 +214,10 @@ static __device__ __forceinline__ void query_gradients(float (&s)[8][4], float (
         }
 }
 
-/* What a tile of queries brings for its columns; rows are keys here. */
+/* For each query of a tile the values that its gradients need. In this tile queries are columns, keys are rows. */
 typedef struct QueryColumns {
     float lse2[2][TILE_ROWS], delta[2][TILE_ROWS];
-    int   first[2][TILE_ROWS]; /* the first key a query attends; past the end: none */
+    int   first[2][TILE_ROWS]; /* the first key that a query attends; INT_MAX past the row's end */
 } QueryColumns;
 
 static __device__ __forceinline__ void load_columns(const AttentionDims &a, QueryColumns *c, int stage, int b, int head, int query)
@@ -230,7 +230,7 @@ static __device__ __forceinline__ void load_columns(const AttentionDims &a, Quer
     c->first[stage][i] = t >= a.len ? INT_MAX : attention_first_key(a, b, t, t);
 }
 
-/* s -> p, dp -> ds; s and dp are (keys, queries). Without MASK each query attends each key. */
+/* s becomes p, dp becomes ds; both are (keys, queries). Without MASK each query attends each key. */
 template <bool MASK, bool CAP>
 static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score, const QueryColumns *c,
                                                      int stage, int query, int key)
@@ -250,10 +250,11 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
         }
 }
 
-/* Queries that attend keys [row, row + 64): tiles from `row` on while their documents and windows begin before the keys end. */
+/* One past the last query that attends keys [row, row + 64): counts tiles from `row` on as long as their first query's document and window
+ * begin before the keys end. */
 static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, int row)
 {
-    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* tiles; a tile attends its own keys */
+    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* tiles; the first always counts */
     while (least < most) {
         int tiles = (least + most + 1) / 2, t = row + (tiles - 1) * TILE_ROWS;
         if (attention_first_key(a, b, t, t) < row + TILE_ROWS)

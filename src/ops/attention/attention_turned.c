@@ -1,5 +1,5 @@
-/* attention_turned: one token a row of packed queries, keys and values, made ready for attention and attended over a key/value cache: what
- * qkv_norm_rope and attention_cached do one after the other, of the same bits. Both are asked here for all that can be said of a node. */
+/* attention_turned: takes one packed token a row (queries, keys, values), normalizes and rotates it, and attends over a key/value cache. It
+ * equals qkv_norm_rope followed by attention_cached, to the bit. Types, costs and workspace are computed by asking both of these ops. */
 #include "ops/attention/attention_turned.h"
 
 #include "ops/attention/attention.h"
@@ -15,7 +15,7 @@ static const AttrDef attention_turned_attrs[] = {
 
 enum { NUM_TURN = 5, NUM_CACHED = 7, FIRST_CACHE = 3 };
 
-/* The node as one of the two ops'. */
+/* The node, presented as a node of one of the two ops. */
 typedef struct HalfNode {
     Node     node;
     Value   *in[NODE_MAX_IN], *out[3], made[3];
@@ -53,7 +53,7 @@ static Node *cached_half(HalfNode *half, const Node *node)
     return &half->node;
 }
 
-/* qkv (B,1,(H+2G)D), kc, vc, starts, pages as of attention_cached, [wq (D)], [wk (D)], table (P,D) f32, positions i32 (B,1) -> o (B,1,H,D),
+/* qkv (B,1,(H+2G)D), kc, vc, starts, pages as in attention_cached, [wq (D)], [wk (D)], table (P,D) f32, positions i32 (B,1) -> o (B,1,H,D),
  * kc', vc'. */
 static Status attention_turned_infer(Node *node)
 {
@@ -130,7 +130,7 @@ const OpDef op_attention_turned = {
                "[3,1,80], [25,32,1,16], [25,32,1,16], i32[3] below=256, i32[3,8] below=25, [16], [16], [300,16], i32[3,1] below=300"
                "  {num_heads=3, num_kv_heads=1, head_dim=16, window=40, eps=0.01, offset=1}\n",
     .holds = {[TURNED_PAGES] = HOLDS_PAGES},
-    /* Each row at another position. */
+    /* Each row is at another position. */
     .large = "[1,1,4096], [60,32,8,128], [60,32,8,128], i32[1] below=704, i32[1,22] below=60, [128], [128], [300,128],"
              "  i32[1,1] below=300 {num_heads=16, num_kv_heads=8, head_dim=128}\n"
              "[64,1,4096], [769,32,8,128], [769,32,8,128], i32[64] below=384, i32[64,12] below=769, [128], [128], [300,128],"

@@ -1,4 +1,4 @@
-/* attention_turned: its operands, and qkv_norm_rope's launch that it may begin with, on any device. */
+/* attention_turned: its operands, and its fallback to two launches, for CPU and CUDA. */
 #pragma once
 
 #include "ops/attrs.h"
@@ -13,7 +13,7 @@ enum { TURNED_QKV, TURNED_KC, TURNED_VC, TURNED_STARTS, TURNED_PAGES, TURNED_WQ,
 
 typedef struct TurnedAttrs {
     AttentionAttrs attention;
-    double         eps, offset; /* of qkv_norm_rope */
+    double         eps, offset; /* as in qkv_norm_rope */
 } TurnedAttrs;
 
 static inline QkvAttrs turned_qkv_attrs(const TurnedAttrs *attrs)
@@ -23,13 +23,13 @@ static inline QkvAttrs turned_qkv_attrs(const TurnedAttrs *attrs)
     return qkv;
 }
 
-/* Turned rows lie at the workspace's beginning. */
+/* Bytes of the rotated rows, which are at the beginning of the workspace. */
 static inline size_t turned_bytes(const TensorType *qkv)
 {
     return ((size_t)type_bytes(qkv) + 255) / 256 * 256;
 }
 
-/* The two launches that make the same: turn is qkv_norm_rope's kernel, attend that of attention_cached. */
+/* Computes the op by two launches. turn: the kernel of qkv_norm_rope; attend: the kernel of attention_cached. */
 static inline Status turned_apart(const KernelArgs *args, KernelFn turn, KernelFn attend)
 {
     const TurnedAttrs *attrs = (const TurnedAttrs *)args->attrs;

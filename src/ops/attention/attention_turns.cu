@@ -1,9 +1,10 @@
-/* attention_bwd by warpgroup products in one pass (heads of 64 and 128): a block has 128 keys, and makes of each tile of 64 queries what it
- * adds to dk, dv and dq. dk and dv stay in registers. dq is summed in fp32 in the workspace, by one block after the other: the one with the
- * first keys first. So the order of each sum is fixed. A block goes from its last tile to its first, and so comes to a tile two tiles after
- * the block before it does: turns are seldom waited for. Blocks with fewer tiles, those at a row's end, begin last.
+/* attention_bwd by warpgroup products in one pass, for heads of 64 and 128. A block has 128 keys; for each tile of 64 queries it computes
+ * what the tile adds to dk, dv and dq. dk and dv stay in registers. dq is summed in fp32 in the workspace: blocks add to a tile in turns,
+ * the block with the first keys first, so the order of each sum is fixed. A block goes from its last tile to its first; in the other
+ * direction the block before it would reach each tile two tiles later, and this block would wait for it. Blocks with few tiles, at a row's
+ * end, begin last.
  *
- * One warpgroup loads tiles and keeps the turns, two multiply (FlashAttention-3, arXiv 2407.08608, section 3.1), 64 keys each. */
+ * One warpgroup loads tiles and waits for turns; two multiply (FlashAttention-3, arXiv 2407.08608, section 3.1), 64 keys each. */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
 #include "ops/attention/attention_turns.h"
@@ -11,11 +12,11 @@
 
 enum { GROUPS = 2, THREADS = (1 + GROUPS) * MMA_THREADS, BLOCK_KEYS = GROUPS * TILE_ROWS, STAGES = 3 };
 
-/* Beside AttentionDims, in the workspace. */
+/* State in the workspace, besides AttentionDims. */
 typedef struct Turns {
-    int   *next_block; /* blocks are numbered as they begin: those that a block waits for began before it */
-    int   *taken;      /* (B,H,tiles of queries): turns that are over */
-    float *sum;        /* dq of these tiles, (64,D) as registers hold them */
+    int   *next_block; /* blocks are numbered in the order in which they begin, so a block only waits for blocks that run or ended */
+    int   *taken;      /* (B,H,tiles of queries): number of turns that are over */
+    float *sum;        /* sums of dq of each tile of queries, (64,D) in register layout */
     int    key_blocks, query_tiles;
 } Turns;
 
@@ -23,17 +24,18 @@ template <int D> struct TurnsShared {
     enum { BYTES = SwizzledTile<D>::BYTES, DS_BYTES = GROUPS * PIECE_BYTES };
     char     keys[GROUPS][BYTES], values[GROUPS][BYTES];
     char     q[STAGES][BYTES], grad_o[STAGES][BYTES];
-    char     ds[2][DS_BYTES];   /* (keys, queries) */
-    float    dq[TILE_ROWS * D]; /* this block's part of a tile, as registers hold it */
+    char     ds[2][DS_BYTES];   /* ds of two tiles, each (keys, queries) */
+    float    dq[TILE_ROWS * D]; /* this block's part of a tile's dq, in register layout */
     float    lse2[STAGES][TILE_ROWS], delta[STAGES][TILE_ROWS];
-    int      first[STAGES][TILE_ROWS]; /* the first key a query attends; past the end: none */
+    int      first[STAGES][TILE_ROWS]; /* the first key that a query attends; INT_MAX past the row's end */
     int      block;
     uint64_t full[STAGES], free[STAGES];
 };
 
 #if HAS_WGMMA
 
-/* ---- barriers of some of a block's warps; TURN, ADDED and DQ_FREE are those of who keeps turns and who multiplies ---- */
+/* ---- barriers of some of a block's warps; TURN, ADDED, DQ_FREE: between the warp that keeps turns and the warpgroups that multiply
+ * ---- */
 
 enum {
     LOADING_WARPS = 3,
@@ -54,12 +56,12 @@ template <int COUNT> static __device__ __forceinline__ void barrier_arrive(int i
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(COUNT) : "memory");
 }
 
-/* ---- what a block goes over ---- */
+/* ---- the tiles of a block ---- */
 
-/* The tiles of queries that attend a block's keys, for each query head of its group. */
+/* The tiles of queries that attend a block's keys, for each query head of the group: an iterator. */
 struct Work {
     int          b, g, key_block, begin, latest, head, query, left;
-    Ring<STAGES> ring; /* where a tile lies */
+    Ring<STAGES> ring; /* the stage that holds the tile */
 
     __device__ __forceinline__ Work(const AttentionDims &a, int block)
     {
@@ -82,7 +84,7 @@ struct Work {
         query = latest;
         head++;
     }
-    /* How many blocks add to this tile before this one; first_key: of the tile's first query. */
+    /* How many blocks add to this tile before this one. first_key: the first key that the tile's first query attends. */
     __device__ __forceinline__ int turn(int first_key) const
     {
         return key_block - first_key / BLOCK_KEYS;
@@ -98,7 +100,7 @@ static __device__ __forceinline__ int64_t tile_of(const AttentionDims &a, const 
     return ((int64_t)w.b * a.num_heads + w.head) * turns.query_tiles + w.query / TILE_ROWS;
 }
 
-/* ---- the warpgroup that loads: two warps copy, one brings what queries have, one keeps turns ---- */
+/* ---- the warpgroup that loads: two warps copy tiles, one loads lse, delta and first keys, one keeps turns ---- */
 
 template <int D> static __device__ __forceinline__ void copy_tiles(const AttentionDims &a, TurnsShared<D> *shared, Work w)
 {
@@ -134,8 +136,8 @@ template <int D> static __device__ __forceinline__ void bring_columns(const Atte
     }
 }
 
-/* At each tile waits for the block's turn, adds what the warpgroups leave in shared memory, by bulk copies, and ends the turn. Who is last
- * adds by itself. */
+/* For each tile: waits for this block's turn, adds the dq that the warpgroups leave in shared memory to the workspace by bulk copies, and
+ * ends the turn. At the tile's last turn the warpgroups themselves add and store dq. */
 template <int D>
 static __device__ __forceinline__ void keep_turns(const AttentionDims &a, const Turns &turns, TurnsShared<D> *shared, Work w)
 {
@@ -174,7 +176,7 @@ static __device__ __forceinline__ void keep_turns(const AttentionDims &a, const 
 
 /* ---- the warpgroups that multiply ---- */
 
-/* c (64 queries x half of the columns) = ds turned, times keys; ds: (keys, queries). */
+/* c (64 queries x half of the columns) = ds transposed, times keys; ds is (keys, queries). */
 template <int ADD> static __device__ __forceinline__ void wgmma_across(float (&c)[8][4], uint64_t a, uint64_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
@@ -198,7 +200,7 @@ template <int ADD> static __device__ __forceinline__ void wgmma_across(float (&c
                  : "l"(a), "l"(b), "n"(ADD));
 }
 
-/* Left operands of 64 keys into their rows of ds: 16 keys a warp. */
+/* Stores the left operands of 64 keys into their rows of ds; a warp has 16 keys. */
 static __device__ __forceinline__ void store_ds(char *ds, const uint32_t (&a)[4][4], int warp)
 {
     int lane = threadIdx.x & 31, row = warp * 16 + (lane & 15);
@@ -211,9 +213,9 @@ static __device__ __forceinline__ void store_ds(char *ds, const uint32_t (&a)[4]
     }
 }
 
-/* Where a thread's keys and queries lie. */
+/* Which keys and queries of a tile a thread computes. */
 struct Place {
-    int group, warp, row, key, col; /* row: the warpgroup's first key; key: the thread's, and 8 on; col: its first query */
+    int group, warp, row, key, col; /* row: the warpgroup's first key; key: the thread's, also key + 8; col: its first query */
 
     __device__ __forceinline__ Place(int begin, int group_)
         : group(group_), warp((threadIdx.x >> 5) % MMA_WARPS), row(begin + group * TILE_ROWS),
@@ -222,7 +224,7 @@ struct Place {
     }
 };
 
-/* Whether some query of the tile doesn't attend some key of the warpgroup's. */
+/* Whether some pair of the tile's queries and the warpgroup's keys is masked. */
 template <int D> static __device__ __forceinline__ bool needs_mask(const TurnsShared<D> *shared, const Work &w, const Place &at)
 {
     return w.query < at.row + TILE_ROWS || shared->first[w.ring.stage][TILE_ROWS - 1] > at.row;
@@ -252,7 +254,7 @@ static __device__ __forceinline__ void weigh(float (&s)[8][4], const TurnsShared
     }
 }
 
-/* dp becomes ds = p (dp - delta) times the cap's slope 1 - t^2, where t factor = score = lse + log p. */
+/* dp becomes ds = p (dp - delta) times the softcap's slope 1 - t^2, where factor t = score = lse + log p. */
 template <int D, bool CAP>
 static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const float (&p)[8][4], const TurnsShared<D> *shared, const Work &w,
                                                      const Place &at, const ScoreOf<CAP> &score)
@@ -277,7 +279,7 @@ static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const fl
         for (int e = 0; e < 4; e++) dp[n][e] = p[n][e] == 0 ? 0 : dp[n][e];
 }
 
-/* A warpgroup's 64 keys. */
+/* A warpgroup that multiplies: the state of its 64 keys. */
 template <int D, bool CAP> struct Multiplier {
     const AttentionDims &a;
     const Turns         &turns;
@@ -300,7 +302,7 @@ template <int D, bool CAP> struct Multiplier {
         wgmma_commit();
     }
 
-    /* Scores are under way; weights are made while dp is. */
+    /* The product of scores s is in flight. Starts the product dp, and turns s into weights meanwhile. */
     __device__ __forceinline__ void make_weights()
     {
         hold(dp);
@@ -314,7 +316,7 @@ template <int D, bool CAP> struct Multiplier {
         hold(dp);
     }
 
-    /* Begins the sums: dv and dk, and, by itself, half of all keys' dq. */
+    /* Starts the products of dv and dk; then, as a group of its own, dq over all keys of the block, half of the columns. */
     __device__ __forceinline__ void begin_sums()
     {
         char    *all_ds = shared->ds[w.left & 1];
@@ -346,7 +348,7 @@ template <int D, bool CAP> struct Multiplier {
         wgmma_commit();
     }
 
-    /* dq of a tile is there. This block's part is left to be added, or, if it is the last, added to what is there and stored. */
+    /* dq of a tile is computed. Leaves it in shared memory for keep_turns; at the tile's last turn, adds the sums so far and stores dq. */
     __device__ __forceinline__ void add_dq(const Work &of)
     {
         if (!a.dq.data) return;
@@ -371,8 +373,8 @@ template <int D, bool CAP> struct Multiplier {
         barrier_arrive<TURN_COUNT>(BARRIER_ADDED);
     }
 
-    /* Scores of the next tile begin before dq of this one is added; after the last tile for nothing. Where the loop begins anew no product
-     * is under way: the compiler would wait for each by itself. */
+    /* Scores of the next tile are started before dq of this tile is added. (After the last tile they are started too, and unused.) No
+     * product is in flight at the head of the loop; otherwise the compiler would insert a wait after each product. */
     __device__ __forceinline__ void run()
     {
         phase_wait(&shared->full[0], 0);
@@ -393,7 +395,7 @@ template <int D, bool CAP> struct Multiplier {
             phase_arrive(&shared->free[now.ring.stage]);
             make_weights();
         } while (w.left);
-        if (a.dq.data) barrier_wait<TURN_COUNT>(BARRIER_DQ_FREE); /* each arrival is waited for */
+        if (a.dq.data) barrier_wait<TURN_COUNT>(BARRIER_DQ_FREE); /* matches the last barrier_arrive of keep_turns */
         int key = at.row + at.warp * 16;
         if (a.dk.data) store_rows<D>(a.dk, w.b, key, a.len, w.g, dk, a.scale, a.scale);
         if (a.dv.data) store_rows<D>(a.dv, w.b, key, a.len, w.g, dv, 1, 1);
@@ -431,7 +433,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(THREADS, 1) 
 #endif
 }
 
-/* delta[b,h,t] = sum over D of do o, less dlse; nobody has had a turn. D / 8 threads have a vector. */
+/* Computes delta[b,h,t] = sum over D of do o, less dlse, with D / 8 threads a vector; resets the counters of turns. */
 template <int D> static __global__ void __launch_bounds__(256) turns_prelude(AttentionDims a, float *delta, Turns turns)
 {
     enum { LANES = D / 8 };

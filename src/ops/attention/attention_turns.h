@@ -1,5 +1,5 @@
-/* Which kernel attention_bwd takes on a GPU, cuDNN's or ours, and the workspace of the one that goes over the tiles once
- * (attention_turns.cu): plans want to know both without a GPU. */
+/* Which kernel attention_bwd uses on a GPU, cuDNN's or ours, and the workspace of our one-pass kernel (attention_turns.cu). It is here
+ * because plans decide it without a GPU. */
 #pragma once
 
 #include "ops/attrs.h"
@@ -8,32 +8,32 @@
 
 enum {
     TURNS_SM = 90,
-    TURNS_TILE = 64,          /* queries */
-    TURNS_LEAST_DENSE = 4096, /* cuDNN's is as fast */
+    TURNS_TILE = 64,          /* queries of a tile */
+    TURNS_LEAST_DENSE = 4096, /* tokens of a row; from here on cuDNN is no faster */
 };
 
-/* Bytes of the scores that cuDNN's deterministic backward holds, of 16 bits for each pair of a row's tokens. */
+/* Bytes of the scores that cuDNN's deterministic backward holds: 16 bits for each pair of tokens of a row, per head. */
 static inline int64_t attention_scores_bytes(const AttentionAttrs *attrs, int64_t batch, int64_t len)
 {
     return batch * attrs->num_heads * len * len * 2;
 }
 
-/* Whether cuDNN may serve these rows: its scores grow with the square of their length, ours don't. 4 GiB are those of 16 rows of 2,048
- * tokens and 32 heads. */
+/* Whether cuDNN may serve these rows: its scores grow with the square of the rows' length, ours don't. The limit of 4 GiB is 16 rows of
+ * 2,048 tokens with 32 heads. */
 static inline bool attention_may_hold_scores(const AttentionAttrs *attrs, int64_t batch, int64_t len)
 {
     return attention_by_rows(attrs, len) && len % 128 == 0 && attention_scores_bytes(attrs, batch, len) <= (int64_t)4 << 30;
 }
 
-/* bf16, rows of `len`; cudnn: whether it's there. */
+/* Whether the one-pass kernel serves bf16 rows of `len` tokens. cudnn: cuDNN could serve the node otherwise. */
 static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t batch, int64_t len, bool cudnn)
 {
     bool dim = attrs->head_dim == 128 || (attrs->head_dim == 64 && !(attrs->softcap > 0));
     return dim && attrs->scale >= 0 && (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
 }
 
-/* Parts of the workspace, in this order: delta (B,H,T) f32; how many blocks began, and turns taken of each tile of queries, int;
- * dq of these tiles, f32. */
+/* Sizes of the workspace's parts, in this order: delta (B,H,T) f32; taken: the number of blocks that began, then the finished turns of each
+ * tile of queries, int; sum: dq of these tiles, f32. */
 typedef struct TurnsBytes {
     size_t delta, taken, sum;
 } TurnsBytes;

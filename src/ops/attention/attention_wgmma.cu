@@ -1,7 +1,7 @@
-/* Attention by warpgroup products, for bf16 on compute capability 9.0: the tiles and the order of attention_mma.cu,
- * with operands read from shared memory by the matrix units themselves. The two warpgroups of a block share the tiles that
- * stream by: one multiplies while the other exponentiates. A warpgroup begins the products of a tile before it ends those of
- * the tile before (FlashAttention-3, arXiv 2407.08608, section 3.2). */
+/* Attention by warpgroup products, for bf16 on compute capability 9.0. Tiles and order are the same as in attention_mma.cu, but the matrix
+ * units read operands from shared memory themselves. The two warpgroups of a block share the tiles that are streamed in: one multiplies
+ * while the other computes exponentials. A warpgroup starts the products of a tile before the previous tile's products have ended
+ * (FlashAttention-3, arXiv 2407.08608, section 3.2). */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
 #include "ops/wgmma.cuh"
@@ -18,28 +18,29 @@ enum {
     COPYING = MMA_THREADS / 2
 };
 
-/* Tiles of 128 rows: pieces of 64 columns and 16 KiB. */
+/* Tiles of 128 rows, stored in pieces of 64 columns and 16 KiB. */
 template <int D> struct StreamShared {
     enum { BYTES = 2 * SwizzledTile<D>::BYTES };
     char     keys[STREAM_STAGES][BYTES], values[STREAM_STAGES][BYTES];
-    uint64_t full[2][STREAM_STAGES], free[2][STREAM_STAGES]; /* of keys, of values */
+    uint64_t full[2][STREAM_STAGES], free[2][STREAM_STAGES]; /* barriers: [0] of keys, [1] of values */
 };
 
 #if HAS_WGMMA
 
-/* Tiles begin at multiples of 1024 bytes. */
+/* Aligns p for tiles, which must begin at multiples of 1024 bytes. */
 static __device__ __forceinline__ char *aligned_shared(void *p)
 {
     return (char *)p + ((1024 - (shared_address(p) & 1023)) & 1023);
 }
 
-/* Which of a block's warpgroups; the compiler sees that it is the same in a warp. */
+/* The index of a thread's warpgroup in its block; the shuffle tells the compiler that it is uniform in a warp. */
 static __device__ __forceinline__ int own_group()
 {
     return __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
 }
 
-/* The first tile of keys for the 128 queries from block_row on; least and largest first key of the warpgroup's own 64. */
+/* Returns the first tile's first key for the 128 queries from block_row on. *out_least, *out_latest: least and largest first key of the
+ * warpgroup's own 64 queries. */
 static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, int block_row, int group, int *scratch, int *out_least,
                                                  int *out_latest)
 {
@@ -50,7 +51,7 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
     return min(least[0], least[1]) / TILE_ROWS * TILE_ROWS;
 }
 
-/* Two warps load keys, two load values, two warpgroups multiply, 64 queries each. */
+/* In a block two warps load keys, two load values, and two warpgroups multiply, 64 queries each. */
 
 template <int D>
 static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (*tiles)[StreamShared<D>::BYTES], uint64_t *full,
@@ -68,7 +69,7 @@ static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g
     }
 }
 
-/* 64 queries and 128 keys. */
+/* Starts the scores of 64 queries and 128 keys. */
 template <int D> static __device__ __forceinline__ void begin_scores(float (&s)[16][4], const uint32_t (&q)[D / 16][4], const char *keys)
 {
     hold(s);
@@ -88,7 +89,8 @@ template <int D> static __device__ __forceinline__ void begin_values(float (&o)[
     wgmma_commit();
 }
 
-/* A warp's 16 queries: the keys that each of a thread's two attends, and what all 64 of the warpgroup attend at most and at least. */
+/* A warp's 16 queries: the keys [first, last] that each of a thread's two queries attends. row: the first query of the warpgroup's 64;
+ * latest: the largest first key of the 64. Both decide whether a tile needs a mask. */
 struct Reach {
     int first[2], last[2], row, latest;
 
@@ -107,7 +109,7 @@ struct Reach {
     }
 };
 
-/* Scores of a tile become exponentials, while the sum of values by the tile before is made. */
+/* Computes 128 queries of a head. A tile's scores become exponentials while the previous tile's values are multiplied. */
 template <int D, bool CAP> static __device__ __forceinline__ void forward_block(const AttentionDims &a, StreamShared<D> *shared)
 {
     int b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS;
@@ -181,7 +183,7 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
     }
 }
 
-/* Heads of 256: queries stay in shared memory, and one tile of keys is there at a time. */
+/* For heads of 256: queries stay in shared memory, and one tile of keys is multiplied at a time. */
 template <bool CAP> static __device__ __forceinline__ void wide_forward_block(const AttentionDims &a, char *shared, int *range)
 {
     enum { D = 256, BYTES = SwizzledTile<D>::BYTES, GROUPS = 2, THREADS = PAIR_THREADS, ROWS = PAIR_ROWS };
@@ -204,7 +206,7 @@ template <bool CAP> static __device__ __forceinline__ void wide_forward_block(co
     }
     int stage = 0;
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
-        __syncthreads(); /* the other stage was read */
+        __syncthreads(); /* all warps have read the other stage */
         if (key + TILE_ROWS < end) {
             load_swizzled<D, THREADS>(k_tiles + (stage ^ 1) * BYTES, a.k, b, key + TILE_ROWS, end, g);
             load_swizzled<D, THREADS>(v_tiles + (stage ^ 1) * BYTES, a.v, b, key + TILE_ROWS, end, g);
@@ -246,7 +248,7 @@ template <bool CAP> static __device__ __forceinline__ void wide_forward_block(co
     }
 }
 
-/* Heads of 256: one warpgroup, q and do in shared memory. */
+/* dq for heads of 256: one warpgroup; q and do stay in shared memory. */
 template <bool CAP> static __device__ __forceinline__ void wide_dq_block(const AttentionDims &a, char *shared, int *range)
 {
     enum { D = 256, BYTES = SwizzledTile<D>::BYTES };
@@ -309,14 +311,14 @@ template <bool CAP> static __device__ __forceinline__ void wide_dq_block(const A
     store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
-/* Heads of 256: sums of dk and dv take the registers of a warpgroup each. The first makes dv, the second dk. */
+/* dk and dv for heads of 256: each fills the registers of a warpgroup, so the first warpgroup makes dv, the second dk. */
 template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const AttentionDims &a, char *shared, QueryColumns *columns)
 {
     enum { D = 256, BYTES = SwizzledTile<D>::BYTES, THREADS = PAIR_THREADS };
     char *k_tile = shared, *v_tile = k_tile + BYTES, *q_tiles = v_tile + BYTES, *o_tiles = q_tiles + 2 * BYTES;
     int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, warp = (threadIdx.x >> 5) % MMA_WARPS;
     int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
-    bool  makes_dk = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0) != 0; /* as the compiler knows: the same in a warp */
+    bool  makes_dk = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0) != 0; /* the shuffle makes it uniform in a warp */
     float sum[D / 8][4] = {};
 
     const ScoreOf<CAP> score(a);
@@ -450,7 +452,7 @@ bool attention_wgmma_there(void)
     return cudaFuncGetAttributes(&attributes, wgmma_forward<128, false>) == cudaSuccess && attributes.ptxVersion == 90;
 }
 
-/* Those that attention_wgmma_serves says. */
+/* The head dims that attention_wgmma_serves accepts. */
 #define WITH_DIM(call) \
     if (a->dim == 64) return call<64, false>(a, stream); \
     if (a->dim == 128) return a->softcap > 0 ? call<128, true>(a, stream) : call<128, false>(a, stream); \

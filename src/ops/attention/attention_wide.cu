@@ -1,11 +1,11 @@
-/* Attention of heads of 256 on the matrix units: the tiles and the order of attention_mma.cu, but operands stay in shared memory, where
- * a tile of each lies, and one half of a block makes dv, the other dk: their sums take all registers. */
+/* Attention for heads of 256 on the matrix units. Tiles and order are the same as in attention_mma.cu, but operands stay in shared memory,
+ * one tile of each. One half of a block makes dv, the other half dk, because each sum takes all registers of a thread. */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
 
 enum { D = 256, ELEMENTS = TileOf<D>::ELEMENTS, DKV_THREADS = 2 * MMA_THREADS };
 
-/* Products of 16 rows of a tile with all rows of another: c (16 x 64). */
+/* Multiplies 16 rows of a tile, from `row` on, with all rows of another tile and adds to c (16 x 64). */
 static __device__ __forceinline__ void products(float (&c)[8][4], const bf16 *left_tile, const bf16 *tile, int row)
 {
 #pragma unroll 4
@@ -35,7 +35,7 @@ template <bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) wide_f
         first[half] = attention_first_key(a, b, t, t);
     }
     for (int key = least / TILE_ROWS * TILE_ROWS; key < end; key += TILE_ROWS) {
-        __syncthreads(); /* the tiles before were read */
+        __syncthreads(); /* all warps have read the previous tiles */
         load_tile<D>(k_tile, a.k, b, key, end, g);
         copy_commit();
         load_tile<D>(v_tile, a.v, b, key, end, g);

@@ -1,5 +1,5 @@
-/* distance_buckets: which of a few learned biases each distance of a query and a key has (T5: Raffel et al. 2020). An embedding of these is
- * the bias that attention reads. */
+/* distance_buckets: maps each distance between a query and a key to the id of a bucket (T5: Raffel et al. 2020). An embedding of the bucket
+ * ids, learned, is the bias that attention reads. */
 #include "ops/attention/distance_buckets.h"
 #include "ops/infer.h"
 

@@ -1,4 +1,4 @@
-/* distance_buckets on CUDA: a thread a distance; it runs once. */
+/* distance_buckets on CUDA: a thread computes one distance; the kernel runs once per program. */
 #include "ops/attention/distance_buckets.h"
 #include "ops/rows.cuh"
 

@@ -11,8 +11,8 @@
 #define BUCKET_FN static inline
 #endif
 
-/* Of a distance from 0 on among n buckets: half of them are of one distance, the others grow with the logarithm up to `most`. What is a
- * whole number but for rounding counts as one. */
+/* The bucket of a distance from 0 on, among n: the first n / 2 buckets hold one distance each, the others grow logarithmically up to
+ * `most`. The 1e-6 keeps rounding from putting a distance one bucket too low. */
 BUCKET_FN int64_t bucket_of_distance(int64_t distance, int64_t n, int64_t most)
 {
     int64_t exact = n / 2;
@@ -22,7 +22,7 @@ BUCKET_FN int64_t bucket_of_distance(int64_t distance, int64_t n, int64_t most)
     return bucket < n - 1 ? bucket : n - 1;
 }
 
-/* The bucket of row i of a bias table (see attention). Those of keys after the query follow the others. */
+/* The bucket of row i of a bias table (see attention). Keys after the query have the second half of the buckets. */
 BUCKET_FN int64_t distance_bucket(const DistanceBucketsAttrs *a, int64_t i)
 {
     if (!a->bidirectional) return bucket_of_distance(i, a->buckets, a->most);

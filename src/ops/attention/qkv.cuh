@@ -1,6 +1,5 @@
-/* What the two directions of qkv_norm_rope share: a head is a group of lanes of one warp, a 16-byte pack a lane, so
- * that the rotation's partner element is a shuffle away. Head sizes that don't fit so go a warp a head, element by
- * element. */
+/* Shared by qkv_norm_rope and its backward: a group of lanes of one warp has a head, each lane a pack of 16 bytes, so that the partner
+ * element of a rotation is one shuffle away. Head sizes that don't fit this are computed by a warp a head, element by element. */
 #pragma once
 
 #include "ops/attrs.h"
@@ -18,7 +17,7 @@ static inline QkvDims qkv_dims(const QkvAttrs *attrs, const TensorType *qkv, con
     return d;
 }
 
-/* Lanes a head takes at 16 bytes each; 0: the head doesn't fit a power of two of at least two lanes. */
+/* Lanes of a head at 16 bytes each; 0: the head isn't 16 bytes times a power of two from 2 to 32. */
 static inline int head_lanes(int64_t head_dim, DType dtype)
 {
     int64_t bytes = dtype_bytes(dtype, head_dim);
@@ -34,8 +33,7 @@ template <int LANES> static __device__ __forceinline__ float group_sum(float x)
     return x;
 }
 
-/* This lane's part of a row of the table: cosines and sines of its pairs, NaN where the position is outside the table.
- */
+/* This lane's part of a row of the table: cosines and sines of its pairs. Cosines are NaN if the position is outside the table. */
 template <int N> struct QkvTableOf {
     float c[N], s[N];
 };
@@ -54,7 +52,7 @@ static __device__ __forceinline__ QkvTableOf<N> load_table(const float *table, i
     return t;
 }
 
-/* Turns this lane's part v of a head; sign -1: back. All lanes of the warp take part. */
+/* Rotates this lane's part v of a head; sign 1: forward, -1: back. All lanes of the warp must call it. */
 template <int LANES, int N> static __device__ __forceinline__ void turn(float *v, const QkvTableOf<N> &t, int lane, float sign)
 {
     float side = lane >= LANES / 2 ? sign : -sign;

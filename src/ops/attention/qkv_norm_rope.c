@@ -1,7 +1,7 @@
-/* qkv_norm_rope: packed queries, keys and values of a layer made ready for attention: each query and key head is
- * RMS-normed (where weights are given) and turned by its position; values pass.
+/* qkv_norm_rope: prepares a layer's packed queries, keys and values for attention: each query and key head is RMS-normed (if weights are
+ * given) and rotated by its position; values are copied.
  *
- * A packed row is H query heads, G key heads, G value heads of D each. */
+ * A packed row is H query heads, G key heads, G value heads of D elements each. */
 #include "ops/attention/rope_row.h"
 #include "ops/norms/rms_row.h"
 #include "ops/vec_wide.h"
@@ -36,7 +36,7 @@ static Status qkv_norm_rope_infer(Node *node)
     return OK;
 }
 
-/* Without norms backward is linear and reads neither qkv nor rstd, so that neither is kept. */
+/* Without norms backward is linear and reads neither qkv nor rstd, so neither is kept for it. */
 static Status qkv_norm_rope_backward(GradBuilder *grad, const Node *node)
 {
     Value *wq = node->in[IN_WQ], *wk = node->in[IN_WK];
@@ -68,11 +68,11 @@ static OpCost qkv_norm_rope_cost(const Node *node)
     return cost_streaming(node, (node->in[IN_WQ] ? 7.0 : 3.0) * (double)type_numel(&node->in[IN_QKV]->type));
 }
 
-/* Heads that are normed together: the square roots and divisions of one don't wait for those of another. */
+/* Heads that are normed together, so that the square root and division of one don't hold up the others. */
 enum { HEADS = 8 };
 
-/* Query and key heads beside each other in a row, HEADS at most, the first `queries` of them by wq. y, rstd NULL: not wanted. What lies
- * `ahead` elements further on comes into the caches. */
+/* Normalizes and rotates `heads` contiguous query and key heads of a row, at most HEADS; the first `queries` use wq, the rest wk. y, rstd
+ * NULL: not wanted. Elements `ahead` further on are prefetched. */
 VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x, void *y, int64_t queries, int64_t heads, const float *wq,
                         const float *wk, double eps, float *rstd, const float *cosines, int64_t ahead)
 {
@@ -80,7 +80,7 @@ VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x
     for (int64_t h = 0; h < heads; h++) {
         vec_ahead_floats(dtype, x, h * head_dim + ahead, head_dim);
         r[h] = norms ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, eps) : 1;
-        if (rstd) rstd[h] = r[h]; /* copied all at once it would wait for the last to be stored */
+        if (rstd) rstd[h] = r[h]; /* one by one: a copy of all would wait for the last store */
     }
     if (!y) return;
     for (int64_t h = 0, n; h < heads; h += n) {
@@ -90,7 +90,7 @@ VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x
     }
 }
 
-/* Rows [row, end). */
+/* Normalizes and rotates rows [row, end). */
 VEC_ROW void turn_rows(DType dtype, int64_t head_dim, bool norms, const KernelArgs *args, int64_t row, int64_t end, const float *wq,
                        const float *wk)
 {
@@ -112,9 +112,9 @@ VEC_ROW void turn_rows(DType dtype, int64_t head_dim, bool norms, const KernelAr
     }
 }
 
-/* With AVX-512 so many heads of floats, of several rows, are normed before the first of them is turned; 40 are a row of a model with 8
- * billion parameters. One head after the other would wait for its square root, and fill the processor's queues before it comes to what has
- * to be read next. */
+/* WIDE_HEADS: with AVX-512, the number of float heads (of several rows) that are normed before the first is rotated; 40 is one row of a
+ * model with 8 billion parameters. Head by head, each rotation would wait for a square root, and fill the processor's queues before it
+ * reaches the next loads. */
 enum { WIDE_HEADS = 40, LANES = 16, MOST = 128 / LANES };
 
 VEC_WIDE_ROW float head_rstd(int64_t head_dim, const float *x, double eps)
@@ -128,7 +128,7 @@ VEC_WIDE_ROW float head_rstd(int64_t head_dim, const float *x, double eps)
     return rms_rstd(vec16_sum(first, second), head_dim, eps);
 }
 
-/* In registers: compilers would load it for each head. */
+/* Loads a row into registers and keeps it there: compilers would load it again for each head. */
 VEC_WIDE_ROW void hold(int64_t head_dim, const float *row, __m512 *held)
 {
     for (int64_t k = 0; k < head_dim / LANES; k++) {
@@ -137,7 +137,7 @@ VEC_WIDE_ROW void hold(int64_t head_dim, const float *row, __m512 *held)
     }
 }
 
-/* Heads beside each other, as rope_heads turns them; angles: cosines, then sines. */
+/* The same as rope_heads with norms, for contiguous heads; angles: cosines, then sines. */
 VEC_WIDE_ROW void rope_heads_wide(int64_t head_dim, const float *x, float *y, const float *w, const float *rstd, int64_t heads,
                                   const __m512 *angles)
 {
@@ -156,13 +156,13 @@ VEC_WIDE_ROW void rope_heads_wide(int64_t head_dim, const float *x, float *y, co
     }
 }
 
-/* head_dim is a constant, 64 or 128. */
+/* Normalizes and rotates rows [row, end); head_dim is a compile-time constant, 64 or 128. */
 VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64_t row, int64_t end, const float *wq, const float *wk)
 {
     const QkvAttrs *attrs = args->attrs;
     const int32_t  *positions = args->in[IN_POSITIONS].data;
     int64_t         num_q = attrs->num_heads, num_k = attrs->num_kv_heads, turned = num_q + num_k, cols = (turned + num_k) * head_dim;
-    int64_t         moved = args->out[0].data == args->in[IN_QKV].data ? 0 : num_k * head_dim /* values of a row */, rows;
+    int64_t         moved = args->out[0].data == args->in[IN_QKV].data ? 0 : num_k * head_dim /* v elements */, rows;
     float           r[WIDE_HEADS];
     for (; row < end; row += rows) {
         const float *x = (const float *)args->in[IN_QKV].data + row * cols;
@@ -176,7 +176,7 @@ VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64
                 r[n] = head_rstd(head_dim, x + k * cols + h * head_dim, attrs->eps);
                 if (rstd) rstd[n] = r[n];
             }
-            vec_ahead_floats(DT_F32, x, (k + 1) * cols - moved, moved); /* memory that is read in order comes by itself */
+            vec_ahead_floats(DT_F32, x, (k + 1) * cols - moved, moved); /* only v heads: others are read in order, so hardware prefetches */
         }
 #pragma GCC unroll 1
         for (int64_t k = 0; k < rows; k++, x += cols, y += cols) {

@@ -1,11 +1,11 @@
-/* qkv_norm_rope on CUDA: reads and writes each element once. A group of lanes a head (qkv.cuh). */
+/* qkv_norm_rope on CUDA: reads and writes each element once. A group of lanes has a head (qkv.cuh). */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attention/qkv.cuh"
 #include "ops/attrs.h"
 
 enum { THREADS = 128, AHEAD = 4 };
 
-/* This lane's packs of heads base, base + GROUPS, ... */
+/* Loads this lane's packs of AHEAD heads: base, base + GROUPS, ... */
 template <typename T, int GROUPS>
 static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const T *x, int base, int heads, int64_t head_dim)
 {
@@ -14,9 +14,9 @@ static __device__ __forceinline__ void load_heads(Pack<T> (&packs)[AHEAD], const
         if (base + u * GROUPS < heads) packs[u].words = *(const uint4 *)(x + (base + u * GROUPS) * head_dim);
 }
 
-/* A block a row: a lane has the same columns of every head, so it keeps its part of the table and of the weights; the
- * packs of AHEAD heads are loaded before the first is used. wq, wk NULL: no norms. rstd_out, y NULL: not wanted. y may
- * be x's memory. constant: nothing of the program writes anything but x. */
+/* A block has a row. A lane has the same columns of every head, so it keeps its part of the table and of the weights. Packs of AHEAD heads
+ * are loaded before the first is used. wq, wk NULL: no norms. rstd_out, y NULL: not wanted. y may be x's memory. constant: no launch of the
+ * program writes any operand but x. */
 template <typename T, int LANES>
 static __global__ void __launch_bounds__(THREADS) qkv_rows(QkvDims d, const T *x, const T *wq, const T *wk, const float *table,
                                                            const int32_t *positions, T *y, float *rstd_out, bool constant)
@@ -30,7 +30,7 @@ static __global__ void __launch_bounds__(THREADS) qkv_rows(QkvDims d, const T *x
     Pack<T> packs[AHEAD];
     release_launches();
     if (!constant) await_launches();
-    if (!constant) load_heads<T, GROUPS>(packs, x, group, heads, d.head_dim); /* before what positions[row] must be awaited for */
+    if (!constant) load_heads<T, GROUPS>(packs, x, group, heads, d.head_dim); /* issued first: load_table waits for positions[row] */
     QkvTableOf<N> t = load_table<LANES, N>(table, positions[row], d.table_len, lane);
     float         weight_q[N], weight_k[N];
     if (wq) {
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(THREADS) qkv_rows(QkvDims d, const T *x
     }
 }
 
-/* A warp a head; each lane the pairs i, i + 32, ... */
+/* A warp has a head; a lane has the pairs lane, lane + 32, ... */
 static __global__ void qkv_pairs(QkvDims d, TensorView x, TensorView wq, TensorView wk, const float *table, const int32_t *positions,
                                  TensorView y, float *rstd_out)
 {
@@ -116,7 +116,7 @@ static bool has_lanes(int lanes)
     return lanes == 4 || lanes == 8 || lanes == 16 || lanes == 32;
 }
 
-/* lanes: of has_lanes */
+/* lanes: a number that has_lanes accepts */
 template <typename T> static Status launch_fitting(const KernelArgs *args, const QkvDims *d, int lanes)
 {
     if (lanes == 4) return launch_heads<T, 4>(args, d);

@@ -1,5 +1,5 @@
-/* qkv_norm_rope_bwd: dq and dk turned back, then through the norm of each head (where there are norms); dv passes.
- * dwq and dwk sum over rows and heads, in fixed chunks of rows. */
+/* qkv_norm_rope_bwd: dq and dk are rotated back, then go through each head's norm (if there are norms); dv is copied. dwq and dwk are sums
+ * over rows and heads, added in fixed chunks of rows. */
 #include "ops/attention/rope_row.h"
 #include "ops/gpu_sums.h"
 #include "ops/lowbit/fp8_rows.h"
@@ -14,7 +14,8 @@ static const AttrDef qkv_bwd_attrs[] = {
 enum { IN_DY, IN_QKV, IN_WQ, IN_WK, IN_TABLE, IN_POSITIONS, IN_RSTD, IN_ACC_DWQ, IN_ACC_DWK, IN_SCALE, IN_AMAX };
 enum { OUT_DX, OUT_DWQ, OUT_DWK, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-/* Heads that lanes of a warp hold, 16 bytes each: 4 to 32 of them. */
+/* Whether a GPU kernel can make codes of dx: a head must be 16 bytes times 4, 8, 16 or 32 lanes. A row must have
+ * a multiple of `all` elements. */
 static bool qkv_bwd_codes_fit(const Node *node, int64_t all)
 {
     const TensorType *dy = &node->in[IN_DY]->type;
@@ -23,9 +24,9 @@ static bool qkv_bwd_codes_fit(const Node *node, int64_t all)
     return whole && codes_fit(node, dy, all, 1u << IN_DY | 1u << IN_QKV | 1u << IN_WQ | 1u << IN_WK);
 }
 
-/* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32,
- * positions i32 (B,T) -> dqkv of dqkv''s type, with norms dwq, dwk (D), in wq's and wk's dtype if not told
- * otherwise, [what OpCodes says of dqkv]. */
+/* dqkv' (B,T,(H+2G)D), and with norms: qkv, wq (D), wk (D), rstd (B,T,H+G) f32, [acc (D)] twice; table (P,D) f32, positions i32 (B,T) ->
+ * dqkv of dqkv''s type, with norms dwq, dwk (D) in wq's and wk's dtype unless attribute dw_dtype says another, [the codes of dqkv, see
+ * OpCodes]. */
 static Status qkv_norm_rope_bwd_infer(Node *node)
 {
     const QkvAttrs *attrs = node->attrs;
@@ -59,13 +60,13 @@ static OpCost qkv_norm_rope_bwd_cost(const Node *node)
     return cost_streaming(node, (node->in[IN_WQ] ? 13.0 : 3.0) * (double)type_numel(&node->in[IN_DY]->type));
 }
 
-/* Floats for partial sums of dwq and dwk beside each other. */
+/* Floats of all chunks' partial sums. Each chunk has head_dim sums of dwq, then head_dim of dwk. */
 static int64_t partial_floats(const QkvAttrs *attrs, const TensorType *dy, bool wanted)
 {
     return wanted ? num_chunks(type_rows(dy)) * 2 * attrs->head_dim : 0;
 }
 
-/* A row of dx for each worker too, for when only its codes are wanted. */
+/* Holds the partial sums, and a row of dx for each worker if codes are made (dx itself may not be wanted). */
 static size_t qkv_norm_rope_bwd_workspace(const Node *node, int num_workers)
 {
     const QkvAttrs   *attrs = node->attrs;
@@ -80,21 +81,22 @@ static size_t qkv_norm_rope_bwd_gpu_workspace(const Node *node, int sm)
     return sum_chunks_bytes(&node->in[IN_DY]->type, ((const QkvAttrs *)node->attrs)->head_dim, node->out[1] || node->out[2] ? 2 : 0);
 }
 
-/* Heads beside each other. With norms: their x, w and rstd, and dw, which is added to where sums are wanted. dx may share dy's memory. */
+/* The operands of contiguous heads. x, w, rstd and dw are only used with norms; sums are added to dw (NULL: not wanted). dx may share dy's
+ * memory. */
 typedef struct Heads {
     const void  *dy, *x;
     void        *dx;
     const float *cosines, *w, *rstd;
     float       *dw;
-    int64_t      ahead; /* elements from these to what is fetched meanwhile */
+    int64_t      ahead; /* distance in elements to the heads that are prefetched meanwhile */
 } Heads;
 
-/* Heads that go through together. Of floats one: where head_dim is a constant it stays in registers. What is rounded takes so many
- * instructions that the processor doesn't reach the next head while one waits for its sum. */
+/* HEADS: heads that are computed together. With floats it is one: if head_dim is a compile-time constant the head stays in registers. Other
+ * dtypes take so many instructions a head that the processor doesn't reach the next head while one waits for its sum. */
 enum { HEADS = 8, ROWS_AHEAD = 2 };
 #define HEADS_OF(dtype) ((dtype) == DT_F32 ? 1 : HEADS)
 
-/* One of floats; head_dim is a constant, 64 or 128. The bits of heads_bwd. */
+/* Backward of one float head with norms; head_dim is a compile-time constant, 64 or 128. It gives the same bits as heads_bwd. */
 VEC_WIDE_ROW void head_bwd_wide(int64_t head_dim, const Heads *heads, int64_t h)
 {
     enum { LANES = 16, MOST = 128 / LANES };
@@ -131,7 +133,7 @@ VEC_WIDE static void heads_bwd_wide(int64_t head_dim, const Heads *heads, int64_
     for (int64_t h = 0; h < count && head_dim == 128; h++) head_bwd_wide(128, heads, h);
 }
 
-/* dx of `count` of them. */
+/* Computes dx of `count` heads. */
 VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, const Heads *heads, int64_t count)
 {
     _Alignas(64) float turned[HEADS * ROPE_MAX_HEAD_DIM];
@@ -158,12 +160,12 @@ VEC_ROW void heads_bwd(DType dtype, int64_t head_dim, bool norms, bool sums, con
     }
 }
 
-/* The query heads and the key heads of a row of one dtype, from element `at` on of dy and qkv to dx_at of dx. */
+/* Backward of the query heads and key heads of a row, all of one dtype. Reads dy and qkv from element `at` on, writes dx from dx_at on. */
 VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool wide, bool norms, bool sums, const KernelArgs *args, const Heads *queries,
                      const Heads *keys, int64_t at, const TensorView *dx, int64_t dx_at)
 {
     const QkvAttrs *attrs = args->attrs;
-    for (int k = 0; k < 2; k++) { /* not two calls: each is all of heads_bwd inlined */
+    for (int k = 0; k < 2; k++) { /* a loop, as each call inlines all of heads_bwd */
         Heads   heads = k ? *keys : *queries;
         int64_t before = k ? attrs->num_heads * head_dim : 0, count = k ? attrs->num_kv_heads : attrs->num_heads;
         heads.dy = vec_at(args->in[IN_DY].data, dtype, at + before);
@@ -176,7 +178,7 @@ VEC_ROW void row_bwd(DType dtype, int64_t head_dim, bool wide, bool norms, bool 
     }
 }
 
-/* Head h of these, whatever the dtypes. Not inlined, which takes a compiler seconds. */
+/* Backward of head h for any dtypes. Not inlined: that would cost the compiler seconds. */
 __attribute__((noinline)) static void head_bwd_any(const KernelArgs *args, const Heads *heads, int64_t h, int64_t at, const TensorView *dx,
                                                    int64_t dx_at)
 {
@@ -185,14 +187,14 @@ __attribute__((noinline)) static void head_bwd_any(const KernelArgs *args, const
     float   scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
     head.dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
     head.x = head.w ? tile_load(&args->in[IN_QKV], at, head_dim, scratch_x) : NULL;
-    head.ahead = 0; /* these may be scratch */
+    head.ahead = 0; /* x and dy may be scratch */
     head.dx = dx->data ? tile_result(dx, dx_at, scratch_dx) : scratch_dx;
     if (head.w) head.rstd += h;
     heads_bwd(DT_F32, head_dim, head.w != NULL, head.dw != NULL, &head, 1);
     if (dx->data) tile_store(dx, dx_at, head.dx, head_dim);
 }
 
-/* A row of dx that is there from element dx_at on. */
+/* Makes the codes of row `row` from its dx, which begins at element dx_at of `dx`. */
 static void code_row(RowCodes *codes, int64_t row, const TensorView *dx, int64_t dx_at)
 {
     float scratch[TILE];

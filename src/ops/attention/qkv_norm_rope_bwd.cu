@@ -1,5 +1,5 @@
-/* qkv_norm_rope_bwd on CUDA: a group of lanes a head, turned back and through the norm. dwq and dwk: each block takes a
- * chunk of rows; lanes keep their columns in registers, blocks add them in a fixed order to workspace. */
+/* qkv_norm_rope_bwd on CUDA: a group of lanes has a head, rotates it back and goes through its norm. dwq and dwk: each block takes a chunk
+ * of rows; lanes keep sums of their columns in registers, and blocks add them to the workspace in a fixed order. */
 #include "ops/attention/qkv.cuh"
 #include "ops/attrs.h"
 #include "ops/lowbit/fp8_rows.cuh"
@@ -16,7 +16,7 @@ typedef struct QkvBwd {
     int64_t        chunk_rows;
 } QkvBwd;
 
-/* Adds the groups' sums in order of group: groups of a block hold head_dim floats each in shared memory. */
+/* Adds the groups' sums in order of groups. Each group of the block has head_dim floats in shared memory. */
 static __device__ void block_combine(float *out, const float *groups, int num_groups, int64_t head_dim)
 {
     __syncthreads();
@@ -28,7 +28,7 @@ static __device__ void block_combine(float *out, const float *groups, int num_gr
     __syncthreads();
 }
 
-/* What a lane reads of AHEAD heads of a row. */
+/* The operands that a lane reads for AHEAD heads of a row. */
 template <typename T> struct HeadBatch {
     Pack<T> grads[AHEAD], inputs[AHEAD];
     float   rstds[AHEAD];
@@ -57,8 +57,8 @@ template <typename T> static __device__ __forceinline__ Pack<T> load_weight(cons
     return to_pack<T>(v);
 }
 
-/* The next heads are loaded before this turn's are worked on. NORM: there are wq and wk. CODES: those of dx. wide: wq and wk begin at
- * multiples of 16 bytes. */
+/* The next heads are loaded before the current ones are computed. NORM: wq and wk are given. CODES: which codes of dx are made. wide: wq
+ * and wk begin at multiples of 16 bytes. */
 template <typename T, int LANES, int CODES, bool NORM>
 static __global__ void __launch_bounds__(THREADS, NORM ? 2 : 4)
     qkv_heads_bwd(QkvBwd q, const T *dy, const T *x, const T *wq, const T *wk, bool wide, T *dx, RowCodes codes)
@@ -67,7 +67,7 @@ static __global__ void __launch_bounds__(THREADS, NORM ? 2 : 4)
     __shared__ float sums[GROUPS * LANES * N];
     const QkvDims    d = q.d;
     int              num_q = (int)d.num_q, turned = num_q + (int)d.num_kv, all = turned + (int)d.num_kv;
-    int              heads = (dx && dx != dy) || CODES ? all : turned; /* values that stay where they are aren't looked at */
+    int              heads = (dx && dx != dy) || CODES ? all : turned; /* v heads that stay in place are skipped */
     int64_t          row = (int64_t)blockIdx.x * q.chunk_rows, end = row + q.chunk_rows < d.rows ? row + q.chunk_rows : d.rows;
     int64_t          row_size = all * d.head_dim;
     int              lane = threadIdx.x % LANES, group = threadIdx.x / LANES, base = group;
@@ -103,7 +103,7 @@ static __global__ void __launch_bounds__(THREADS, NORM ? 2 : 4)
             turn<LANES, N>(v, t, lane, -1.0f);
             if (NORM) {
                 bool    is_q = head < num_q;
-                float   rstd = batch.rstds[u], dot = 0; /* 0 for values: they add nothing */
+                float   rstd = batch.rstds[u], dot = 0; /* 0 for v heads: they add nothing */
                 Pack<T> w;
                 w.words = make_uint4(is_q ? weight_q.words.x : weight_k.words.x, is_q ? weight_q.words.y : weight_k.words.y,
                                      is_q ? weight_q.words.z : weight_k.words.z, is_q ? weight_q.words.w : weight_k.words.w);
@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS, NORM ? 2 : 4)
     block_combine(out + d.head_dim, sums, GROUPS, d.head_dim);
 }
 
-/* Any head size: a warp a head. The sums go a block's warp 0 only, head by head, in order. */
+/* For any head size. A block is one warp with a chunk of rows; it adds head by head, so the order of sums is fixed. */
 static __global__ void qkv_pairs_bwd(QkvBwd q, TensorView dy, TensorView x, TensorView wq, TensorView wk, TensorView dx)
 {
     const QkvDims d = q.d;

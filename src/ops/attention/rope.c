@@ -1,5 +1,5 @@
-/* rope: rotary position embedding of heads: pair i of the first R elements turns by position * f_i; the others pass. Pairs are half-split
- * as Hugging Face, (i, i + R/2), or neighbours, (2i, 2i + 1). */
+/* rope: rotary position embedding of heads: pair i of the first R elements is rotated by position * f_i; the other elements are copied.
+ * Pairs are half-split as in Hugging Face, (i, i + R/2), or interleaved, (2i, 2i + 1). */
 #include "ops/attention/rope_row.h"
 
 static const AttrDef rope_attrs[] = {ATTR_BOOL(RopeAttrs, inverse, false), ATTR_BOOL(RopeAttrs, interleaved, false), {0}};
@@ -33,7 +33,7 @@ static OpCost rope_cost(const Node *node)
     return cost_streaming(node, 3.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* As rope_heads, of pairs (2i, 2i + 1). */
+/* The same as rope_heads, for interleaved pairs (2i, 2i + 1). */
 VEC_ROW void turn_neighbours(DType dtype, bool inverse, const void *x, void *y, int64_t heads, int64_t head_dim, const float *cosines,
                              int64_t half)
 {
@@ -49,7 +49,7 @@ VEC_ROW void turn_neighbours(DType dtype, bool inverse, const void *x, void *y, 
     }
 }
 
-/* Positions [row, end). */
+/* Rotates the heads of tokens [row, end). */
 VEC_ROW void turn_rows(DType dtype, bool interleaved, bool inverse, const KernelArgs *args, int64_t row, int64_t end)
 {
     const int32_t *positions = args->in[2].data;

@@ -1,4 +1,4 @@
-/* rope on CUDA: a thread a pair. The unfused form: training and generation use qkv_norm_rope. */
+/* rope on CUDA: a thread rotates one pair. The unfused form: training and generation use qkv_norm_rope. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
@@ -9,7 +9,7 @@ static __global__ void rope_pairs(TensorView x, const float *table, const int32_
     int64_t half = turned / 2, apart = interleaved ? 1 : half;
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < pairs; i += (int64_t)gridDim.x * blockDim.x) {
         int64_t head = 2 * i / head_dim, k = i - head * (head_dim / 2), row = head / heads, at = head * head_dim + k;
-        if (k >= half) { /* what follows the turned pairs passes, two elements a thread */
+        if (k >= half) { /* elements after the rotated pairs are copied, two a thread */
             for (int64_t from = at + k; from < at + k + 2; from++) any_set(y.data, y.type.dtype, from, any_get(x.data, x.type.dtype, from));
             continue;
         }

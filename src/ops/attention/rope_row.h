@@ -5,7 +5,7 @@
 
 enum { ROPE_MAX_HEAD_DIM = 1024 };
 
-/* A head's pair (i, i + half) turns by its angle, with `norm` times w scale. */
+/* Rotates a head's pair (i, i + half) by its angle; with `norm` x is multiplied by scale and w first. */
 VEC_ROW void rope_pair(DType dtype, DType to, bool norm, const void *x, void *y, const float *w, float scale, float cosine, float sine,
                        int64_t i, int64_t half)
 {
@@ -18,8 +18,9 @@ VEC_ROW void rope_pair(DType dtype, DType to, bool norm, const void *x, void *y,
     vec_set(y, to, i + half, fmaf(second, cosine, first * sine));
 }
 
-/* Pairs of `heads` heads beside each other turn, with `norm` times w rstd[head], or turn back; y, of dtype `to`, may be x. cosines: half of
- * them, then the sines. With head_dim a constant the loops unroll, which is a third of the time. */
+/* Rotates the pairs of `heads` contiguous heads, with `inverse` back; with `norm` x is multiplied by rstd[head] and w first. y, of dtype
+ * `to`, may be x. cosines: `half` cosines, then as many sines. If head_dim is a compile-time constant the loops unroll, which is worth a
+ * third of the time. */
 VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const void *x, void *y, const float *w, const float *rstd,
                         int64_t heads, int64_t head_dim, const float *cosines, int64_t half)
 {
@@ -28,7 +29,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     for (int64_t h = 0; h < heads; h++, x = vec_at(x, dtype, head_dim), y = vec_at_mut(y, to, head_dim)) {
         float   scale = norm ? rstd[h] : 1;
         int64_t i = 0;
-        if (dtype == DT_F32 && to == DT_F32 && norm) { /* as wide as AVX-512; without norms there is too little to do for that to gain */
+        if (dtype == DT_F32 && to == DT_F32 && norm) { /* vectors as wide as AVX-512; without norms too little work to gain */
             VEC_LOOP
             for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
             continue;
@@ -51,7 +52,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     }
 }
 
-/* VEC_OF or VEC_OF_ANY (`of`) of a function whose second argument is head_dim: a constant too, where it is a usual one. */
+/* Calls `row` by VEC_OF or VEC_OF_ANY (`of`) with head_dim as its second argument, as a compile-time constant if it is 64 or 128. */
 #define ROPE_OF(of, head_dim, row, dtype, ...) \
     do { \
         if ((head_dim) == 64) \
@@ -62,7 +63,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
             of(dtype, row, head_dim, __VA_ARGS__); \
     } while (0)
 
-/* Every position has a row in the table. */
+/* Checks that every position has a row in the table. */
 static inline Status rope_check_positions(const TensorView *positions, const TensorView *table)
 {
     const int32_t *position = positions->data;

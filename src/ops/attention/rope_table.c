@@ -1,5 +1,5 @@
-/* rope_table: the rotary embedding's cosines and sines of every position. Angles are computed in fp64: in fp32 they
- * would be off by 1e-3 at position 10^4. */
+/* rope_table: cosines and sines of the rotary embedding for every position. Angles are computed in fp64: in fp32 they would be off by 1e-3
+ * at position 10^4. */
 #include "ops/infer.h"
 
 static const AttrDef rope_table_attrs[] = {
@@ -32,7 +32,7 @@ static OpCost rope_table_cost(const Node *node)
     return cost_streaming(node, 40.0 * (double)type_numel(&node->out[0]->type));
 }
 
-/* Radians a position of pair i. */
+/* The frequency of pair i, in radians per position. */
 static double rope_frequency(const RopeTableAttrs *attrs, int64_t i)
 {
     return attrs->frequencies.count ? attrs->frequencies.values[i] : pow(attrs->theta, -2.0 * (double)i / (double)attrs->head_dim);

@@ -1,4 +1,4 @@
-/* rope_table on CUDA: a thread an angle, in double: it runs once. */
+/* rope_table on CUDA: a thread computes one angle, in double; the kernel runs once per program. */
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 

@@ -1,7 +1,7 @@
 /* add: a + b, element by element. */
 #include "ops/elementwise/elementwise.h"
 
-/* a, b -> what both broadcast to, of a's dtype. */
+/* a, b -> y of the dims that both broadcast to, in a's dtype. */
 static Status add_infer(Node *node)
 {
     static const char *const names[] = {"a", "b"};

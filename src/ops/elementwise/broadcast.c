@@ -1,5 +1,5 @@
-/* Ops of two or three inputs that broadcast, element by element: sub, div, minimum, maximum and its gradient, comparisons, where. The
- * result has a's dtype. add and mul have kernels of their own for equal dims, and these for others. */
+/* Element-wise ops of two or three inputs that broadcast: sub, div, minimum, maximum and its gradient, comparisons, where. The result
+ * has a's dtype. add and mul have kernels of their own for equal dims, and use these kernels for other dims. */
 #include "ops/elementwise/elementwise.h"
 
 /* ---- types and gradients ---- */
@@ -61,7 +61,7 @@ static Status compare_infer(Node *node)
     return OK;
 }
 
-/* cond f32, [a], [b] -> y of a's dtype, b's where there is no a. */
+/* cond f32, [a], [b] -> y of a's dtype, or b's if a is absent. */
 static Status where_infer(Node *node)
 {
     static const char *const names[] = {"cond", "a", "b"};
@@ -138,7 +138,7 @@ static OpCost pair_cost(const Node *node)
 
 /* ---- kernels ---- */
 
-/* A tile of the result of a tile of each input; y may be one of them. */
+/* Defines a TileFn: y[i] = expr for each element of the inputs' tiles; y may be one of them. */
 #define TILE_OF(name, expr) \
     static void name##_tile(float *y, const float *const *in, int64_t count, double number) \
     { \
@@ -159,7 +159,7 @@ enum { PER_TASK = 16 * TILE };
 typedef struct BroadcastJob {
     const KernelArgs *args;
     Broadcast         plan;
-    int64_t           rows, cols, rows_each, pieces; /* a task: some rows, or a piece of one */
+    int64_t           rows, cols, rows_each, pieces; /* a task is rows_each rows, or a piece of one row */
     TileFn            tile;
     double            number;
 } BroadcastJob;
@@ -210,7 +210,7 @@ void broadcast_cpu(const KernelArgs *args, TileFn tile, double number)
 
 TILE_OF(sub, a[i] - b[i])
 TILE_OF(div, a[i] / b[i])
-/* NaN where one of them is. */
+/* NaN if a or b is. */
 TILE_OF(minimum, a[i] < b[i] || a[i] != a[i] ? a[i] : b[i])
 TILE_OF(maximum, a[i] > b[i] || a[i] != a[i] ? a[i] : b[i])
 TILE_OF(ge, a[i] >= b[i] ? 1.0f : 0.0f)
@@ -224,7 +224,7 @@ static inline float maximum_slope(float dy, float a, float b)
     return a == b ? 0.5f * dy : all;
 }
 
-/* number: whether it is of minimum. */
+/* number: not 0 for the gradient of minimum. */
 static void maximum_bwd_tile(float *y, const float *const *in, int64_t count, double number)
 {
     const float *a = in[number != 0 ? 2 : 1], *b = in[number != 0 ? 1 : 2];
@@ -239,7 +239,7 @@ static Status maximum_bwd_cpu(const KernelArgs *args)
 
 /* ---- descriptors ---- */
 
-/* Equal dims; rows beside a number each; single rows and numbers; a dim in the middle; 4 dims; one that merges into others. */
+/* Equal dims; rows with one number each; single rows and numbers; a broadcast dim in the middle; 4 dims; dims that are merged. */
 static const char pair_samples[] = "[9], [9]\n"
                                    "[3,5,1100], [3,5,1]\n"
                                    "[1,37], [21,37]\n"
@@ -248,7 +248,7 @@ static const char pair_samples[] = "[9], [9]\n"
                                    "[70,1037], [1]\n"
                                    "[2,3,1,5], [2,1,4,1]\n";
 
-/* A number for each row. */
+/* One number for each row. */
 static const char pair_large_samples[] = "[1,70,32000], [1,70,1]\n"
                                          "[2,300,1024], [2,300,1024]\n";
 

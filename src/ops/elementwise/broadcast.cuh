@@ -1,5 +1,5 @@
-/* Ops of up to three inputs that broadcast. A block takes pieces of rows, or some whole rows where they are short; where all is of one
- * type and nothing is spread, map.cuh does it. */
+/* Ops of up to three inputs that broadcast. A thread block computes pieces of rows, or several whole rows if they are short. For two
+ * inputs of equal dims map.cuh is used instead. */
 #pragma once
 
 #include "ops/map.cuh"
@@ -9,12 +9,12 @@
 enum { SPREAD_THREADS = 256, SPREAD_PIECE = 4096 };
 
 typedef struct Spread {
-    TensorView in[BROADCAST_MAX_IN], y; /* data NULL: zeros */
+    TensorView in[BROADCAST_MAX_IN], y; /* in[k].data NULL: an absent input, all zeros */
     Broadcast  plan;
     int64_t    rows, cols, pieces;
 } Spread;
 
-/* blockDim.y rows at a time, a piece of each; cols are shared by blockDim.x threads. */
+/* A block takes blockDim.y rows at a time, and a piece of each; blockDim.x threads share the columns. */
 template <typename F> static __global__ void spread_rows(Spread s, F f)
 {
     int last = s.plan.ndim - 1;
@@ -47,7 +47,7 @@ template <typename F> struct OfTwo {
     }
 };
 
-/* out[0] = f(in[0], in[1], in[2]); what is absent is 0. F: __device__ float operator()(float, float, float). */
+/* out[0] = f(in[0], in[1], in[2]); an absent input is 0. F: __device__ float operator()(float, float, float). */
 template <typename F> static Status broadcast_run(const KernelArgs *args, F f)
 {
     if (args->num_in == 2 && type_same_dims(&args->in[0].type, &args->in[1].type)) return map_run(args, OfTwo<F>{f});

@@ -1,19 +1,19 @@
-/* Ops that work element by element on inputs of different dims: each dim is that of the result or 1, or the input is one number (1).
- * How the inputs lie, for CPU and CUDA alike. */
+/* Element-wise ops on inputs of different dims: each dim of an input is that of the result or 1, or the input is one number (1). Strides
+ * of the inputs, for CPU and CUDA. */
 #pragma once
 
 #include "ir/op.h"
 
-enum { BROADCAST_MAX_IN = 3, BROADCAST_MOST_IN = 8 }; /* of single ops; of chains of them */
+enum { BROADCAST_MAX_IN = 3, BROADCAST_MOST_IN = 8 }; /* most inputs of a single op; of a chain of ops */
 
-/* The result as few dims: those of size 1 are left out, and neighbours that every input goes through evenly are one. The last dim is there
- * always. step[k][d]: elements of input k from one index of dim d to the next, 0 where it has one number for all. */
+/* The result's dims, as few as possible: dims of size 1 are dropped, and neighbours are merged if every input's stride allows it. At
+ * least one dim stays. step[k][d]: stride of input k along dim d, in elements; 0: the input is broadcast along it. */
 typedef struct Broadcast {
     int     ndim;
     int64_t dim[TENSOR_MAX_DIMS], step[BROADCAST_MOST_IN][TENSOR_MAX_DIMS];
 } Broadcast;
 
-/* Elements of an input from one index of its dim d to the next; 0 where that dim is 1 or the input is one number. */
+/* Stride of an input along dim d, in elements; 0: that dim is 1, or the input is one number or absent. */
 static inline int64_t broadcast_step(const TensorView *in, const TensorType *y, int d)
 {
     int64_t step = 1;
@@ -22,7 +22,7 @@ static inline int64_t broadcast_step(const TensorView *in, const TensorType *y, 
     return step;
 }
 
-/* How the inputs lie beside a result of y's dims. */
+/* Plan for a result of y's dims. */
 static inline Broadcast broadcast_plan_of(const KernelArgs *args, const TensorType *y)
 {
     Broadcast plan = {0};
@@ -36,7 +36,7 @@ static inline Broadcast broadcast_plan_of(const KernelArgs *args, const TensorTy
             step[k] = broadcast_step(&args->in[k], y, d);
             even = even && step[k] == plan.step[k][0] * plan.dim[0];
         }
-        if (!first && !even) { /* a dim in front of those so far */
+        if (!first && !even) { /* starts a new dim, in front of the others */
             for (int e = plan.ndim++; e > 0; e--) {
                 plan.dim[e] = plan.dim[e - 1];
                 for (int k = 0; k < BROADCAST_MOST_IN; k++) plan.step[k][e] = plan.step[k][e - 1];
@@ -55,7 +55,7 @@ static inline Broadcast broadcast_plan(const KernelArgs *args)
     return broadcast_plan_of(args, &args->out[0].type);
 }
 
-/* Elements in front of the given row of the result, all dims but the last counted together, in input k. */
+/* Offset in input k, in elements, of the given row of the result. Rows count all dims but the last together. */
 #ifdef __CUDACC__
 __host__ __device__
 #endif

@@ -1,10 +1,10 @@
-/* cast: the same numbers in another dtype. Floats are rounded to nearest, ties to even, and nothing is saturated; what becomes i32 loses
- * its fraction, ends at what i32 holds, and is 0 where it is NaN. */
+/* cast: the same numbers in another dtype. Floats are rounded to nearest, ties to even, without saturation. Casts to i32 drop the
+ * fraction and saturate, and NaN becomes 0. */
 #include "ops/infer.h"
 
 static const AttrDef cast_attrs[] = {ATTR_DTYPE(CastAttrs, dtype), {0}};
 
-/* The dtype that the attribute asks for; x's where it says nothing. */
+/* The dtype of the attribute; x's if it is unset. */
 static DType cast_dtype(const Node *node)
 {
     const CastAttrs *attrs = node->attrs;
@@ -43,14 +43,14 @@ static int32_t to_whole(float x)
     return x < 2147483648.0f ? (int32_t)x : INT32_MAX;
 }
 
-/* A chain rounds what its steps give. */
+/* Copies: the chain itself rounds the results of its steps. */
 static void cast_tile(float *y, const float *const *in, int64_t count, double number)
 {
     (void)number;
     if (y != in[0]) memcpy(y, in[0], (size_t)count * sizeof *y);
 }
 
-/* Where x or y is of i32. */
+/* Casts elements if x or y is i32. */
 static void cast_whole(const TensorView *x, const TensorView *y, int64_t at, int64_t count)
 {
     for (int64_t i = at; i < at + count; i++) {

@@ -1,4 +1,5 @@
-/* cast on CUDA, 8 elements a thread and turn: 16 bytes of bf16, 32 of fp32. f16, for which weights are cast once, goes one by one. */
+/* cast on CUDA: 8 elements per thread at a time, 16 bytes of bf16 or 32 of fp32. f16 is cast element by element, which happens just once
+ * for weights. */
 #include "device/cuda/vec_f16.cuh"
 
 enum { THREADS = 256, N = 8 };
@@ -18,14 +19,14 @@ static __global__ void cast_elements(TensorView x, TensorView y, int64_t begin, 
         any_set(y.data, y.type.dtype, i, any_get(x.data, x.type.dtype, i));
 }
 
-/* Where x or y is of i32. */
+/* For casts from or to i32. */
 static __global__ void cast_whole(TensorView x, TensorView y, int64_t count)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
         const int32_t *from = (const int32_t *)x.data;
         int32_t       *to = (int32_t *)y.data;
         if (x.type.dtype != DT_I32)
-            to[i] = __float2int_rz(any_get(x.data, x.type.dtype, i)); /* saturates, and NaN is 0 */
+            to[i] = __float2int_rz(any_get(x.data, x.type.dtype, i)); /* saturates; NaN becomes 0 */
         else if (y.type.dtype != DT_I32)
             any_set(y.data, y.type.dtype, i, (float)from[i]);
         else
@@ -33,7 +34,7 @@ static __global__ void cast_whole(TensorView x, TensorView y, int64_t count)
     }
 }
 
-/* Packs want 16-byte alignment: a part of a weight may begin elsewhere. */
+/* Packs need 16-byte alignment, which a part of a weight may not have. */
 static bool has_packs(const TensorView *view)
 {
     return (uintptr_t)view->data % 16 == 0 && view->type.dtype != DT_F16;

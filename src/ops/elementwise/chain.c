@@ -1,5 +1,5 @@
-/* chain: element-wise ops in a row as one op (chain.h): what is between them is never written to memory. Pass chain makes it. The reference
- * runs each op's own tile, step by step. */
+/* chain: consecutive element-wise ops as one op (chain.h), so that results between them are never written to memory. Made by pass chain.
+ * The reference kernel runs each op's own `tile` function, step by step. */
 #include "ops/elementwise/chain.h"
 
 #include "ops/elementwise/elementwise.h"
@@ -9,7 +9,7 @@ static const AttrDef chain_attrs[] = {ATTR_LIST(ChainAttrs, steps), {0}};
 static const struct {
     OpId   op;
     int    operands;
-    double flops; /* an element */
+    double flops; /* per element */
 } codes[CHAIN_COUNT] = {
 #define CHAIN(id, count, work) [CHAIN_##id] = {OP_##id, count, work},
 #include "ops/elementwise/chain.def"
@@ -30,7 +30,7 @@ const OpDef *chain_op(int code)
 
 /* ---- types ---- */
 
-/* Operand k of step i is there: an input, or an earlier result. */
+/* Checks that operand k of step i exists: an input, or an earlier step's result. */
 static Status check_operand(const Node *node, int i, const ChainStep *step, int k)
 {
     int  at = step->operand[k];
@@ -63,7 +63,7 @@ static Status check_step(const Node *node, int i, int count, const ChainStep *st
     return OK;
 }
 
-/* in0, [in1], ... -> out0, ... of the dims that they broadcast to, each of its step's dtype. */
+/* in0, [in1], ... -> out0, ... of the dims that the inputs broadcast to, each in the dtype of its step. */
 static Status chain_infer(Node *node)
 {
     static const char *const names[CHAIN_MAX_IN] = {"in0", "in1", "in2", "in3", "in4", "in5", "in6", "in7"};
@@ -100,12 +100,12 @@ enum { CHAIN_TILE = 256 };
 typedef struct ChainJob {
     const KernelArgs *args;
     Broadcast         plan;
-    int64_t           rows, cols, rows_each, pieces; /* a task: some rows, or a piece of one */
+    int64_t           rows, cols, rows_each, pieces; /* a task is rows_each rows, or a piece of one row */
     int               count;
     ChainStep         steps[CHAIN_MAX_STEPS];
 } ChainJob;
 
-/* What a tensor of this dtype holds of it. */
+/* Rounds y to `dtype`, as storing it in a tensor would. */
 static void round_tile(float *y, DType dtype, int64_t count)
 {
     uint16_t narrow[CHAIN_TILE];
@@ -114,7 +114,7 @@ static void round_tile(float *y, DType dtype, int64_t count)
     vec_copy_in(y, narrow, dtype, count);
 }
 
-/* Elements [at, at + n) of a row; offset: where it begins in each input. */
+/* Computes elements [at, at + n) of a row. offset: where the row begins in each input. */
 static void chain_tile(const ChainJob *job, const int64_t *offset, int64_t row, int64_t at, int64_t n)
 {
     static const float zeros[CHAIN_TILE];
@@ -182,16 +182,16 @@ const OpDef op_chain = {
     .cost = chain_cost,
     .cpu = {{DT_SET_DECODE, chain_cpu, "reference"}},
     .holds = {[2] = HOLDS_POSITIVE},
-    /* Seven numbers a step, those of ChainStep. First one function of one input. */
+    /* Seven numbers a step, in the order of ChainStep. The first sample is one function of one input. */
     .samples = "[9] {steps=[17, 0, 0, -1, -1, 0, 0]}\n"
-               /* silu(x) y + x, whose middle is an output and rounded to bf16 */
+               /* silu(x) y + x, where silu(x) y is an output too and rounded to bf16 */
                "[3,35,333], [3,35,333] {steps=[17, 0, 0, -1, -1, 0, 2, 2, 1, 8, 1, -1, 0, 1, 0, 0, 9, 0, -1, 0, 0]}\n"
-               /* rows beside a number each: where(xy, x, z - 3 sigmoid(xy)) */
+               /* rows, with one number each: where(xy, x, z - 3 sigmoid(xy)) */
                "[70,1040], [70,1], [1] {steps=[2, 0, 0, 1, -1, 0, -1, 15, 0, 8, -1, -1, 0, -1, 21, 0, 9, -1, -1, -3, -1, 0, 0, 10,"
                "  2, -1, 0, -1, 10, 0, 8, 11, -1, 0, 0]}\n"
                "[3,9,37], [3,1,37], [1,9,1] {steps=[2, 0, 0, 1, -1, 0, -1, 15, 0, 8, -1, -1, 0, -1, 21, 0, 9, -1, -1, -3, -1, 0, 0,"
                "  10, 2, -1, 0, -1, 10, 0, 8, 11, -1, 0, 0]}\n"
-               /* every function */
+               /* every function of one element */
                "[5,64], [1,64] {steps=[11, 0, 0, -1, -1, 0, 3, 12, 0, 8, -1, -1, 0, -1, 13, 0, 8, -1, -1, 0, 1, 14, 0, 9, -1, -1, 0,"
                "  -1, 16, 0, 1, 11, -1, 0, -1, 18, 0, 12, 9, -1, 0, -1, 19, 0, 9, -1, -1, 0, 2, 20, 0, 13, 14, -1, 0, -1, 22, 0, 15,"
                "  -1, -1, 3, -1, 23, 0, 16, 11, -1, 2, -1, 24, 0, 17, -1, -1, 0, 4, 25, 0, 18, 0, -1, 1, -1, 26, 0, 19, -1, -1, 1,"
@@ -200,7 +200,7 @@ const OpDef op_chain = {
                "[2,3,1,16], [2,1,4,16], [2,3,4,16], [1] {steps=[1, 0, 0, 1, -1, 0, -1, 3, 0, 8, 2, -1, 0, 1, 4, 0, 8, 3, -1, 0, -1,"
                "  5, 0, 9, 10, -1, 0, -1, 7, 0, 11, 0, -1, 0, -1, 8, 0, 11, 1, -1, 0, -1, 9, 0, 12, 13, -1, 0, -1, 6, 0, 11, 0, 1,"
                "  1, 2, 10, 0, 14, 15, 8, 0, -1, 28, 1, 16, -1, -1, 0, 0]}\n",
-    /* A gated MLP, a number for each column. */
+    /* A gated MLP; then one number for each column. */
     .large = "[1,300,4096], [1,300,4096] {steps=[17, 0, 0, -1, -1, 0, 2, 2, 1, 8, 1, -1, 0, 1, 0, 0, 9, 0, -1, 0, 0]}\n"
              "[600,3072], [1,3072], [600,3072] {steps=[2, 0, 0, 1, -1, 0, -1, 15, 0, 8, -1, -1, 0, -1, 21, 0, 9, -1, -1, -3, -1,"
              "  0, 0, 10, 2, -1, 0, -1, 10, 0, 8, 11, -1, 0, 0]}\n",

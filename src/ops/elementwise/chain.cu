@@ -1,7 +1,7 @@
-/* chain on CUDA: an interpreter. A thread takes 8 neighbouring elements through all steps, the latest result in registers; a result that is
- * read later than by the next step waits in the thread's own column of shared memory. Inputs of the result's dims are copied there STAGES
- * turns ahead, so that memory is busy while steps are computed; others come from the caches. All threads of a block run the same step: its
- * number is read once. */
+/* chain on CUDA: an interpreter. A thread takes 8 adjacent elements through all steps, with the latest result in registers. Results that
+ * are read later than by the next step are kept in the thread's own column of shared memory. Inputs with the result's dims are
+ * prefetched into that column, STAGES - 1 iterations ahead, so that memory is busy while steps are computed; other inputs are read
+ * through the caches. All threads of a block run the same step, so its code is read once. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/map.cuh"
 #include "ops/mma.cuh"
@@ -12,24 +12,25 @@
 
 enum { THREADS = 128, PACK = 8, STAGES = 3, SHARED_MOST = 48 << 10 };
 
-/* How an input lies beside the result. */
+/* How an input is broadcast. SAME: not at all, it has the result's offsets. ROW: one row for all rows. MIXED: otherwise. */
 enum { PLACE_SAME, PLACE_ROW, PLACE_MIXED };
 
 typedef struct ChainInput {
     const char *data;                /* NULL: absent */
-    int         dtype, place, bytes; /* bytes: of an element */
-    int         staged;              /* place in a stage, in 16 bytes of each thread; -1: it isn't copied ahead */
+    int         dtype, place, bytes; /* bytes of an element */
+    int         staged;              /* its index within a stage, in units of 16 bytes per thread; -1: it isn't prefetched */
 } ChainInput;
 
-/* A step as the kernel runs it. Operands: CHAIN_NONE, input k, or CHAIN_RESULT + slot; CHAIN_LATEST: the result of the step before. */
+/* A chain as the kernel runs it. A step's operand is CHAIN_NONE, input k, CHAIN_RESULT + slot, or CHAIN_LATEST for the result of the
+ * previous step. */
 enum { CHAIN_LATEST = CHAIN_RESULT + CHAIN_MAX_STEPS };
 typedef struct ChainRun {
     ChainInput  in[CHAIN_MAX_IN];
     char       *out[CHAIN_MAX_OUT];
     ChainStep   steps[CHAIN_MAX_STEPS];
-    signed char slot[CHAIN_MAX_STEPS]; /* where the step's result waits; -1: nowhere */
+    signed char slot[CHAIN_MAX_STEPS]; /* slot in shared memory for the step's result; -1: it isn't kept */
     Broadcast   plan;
-    int         count, num_in, slots, stage; /* stage: 16 bytes of each thread */
+    int         count, num_in, slots, stage; /* stage: size of a stage, in units of 16 bytes per thread */
     uint32_t    cols, packs_a_row;
     int64_t     items;
 } ChainRun;
@@ -40,7 +41,7 @@ template <int N> struct Values {
     float v[N];
 };
 
-/* `bytes` from p on, 16-byte aligned where N is PACK. */
+/* Loads N values of `dtype` from p, which must be 16-byte aligned if N is PACK. */
 template <int N> static __device__ __forceinline__ Values<N> load_values(const char *p, int dtype)
 {
     Values<N> x;
@@ -82,7 +83,7 @@ template <int N> static __device__ __forceinline__ void round_values(Values<N> &
     }
 }
 
-/* Element c of row `row` in input k: how many elements from its beginning. */
+/* Offset in input k, in elements, of row `row`; column c is added by the caller. */
 static __device__ __forceinline__ int64_t input_offset(const ChainRun &run, int k, uint32_t row)
 {
     if (run.in[k].place == PLACE_SAME) return (int64_t)row * run.cols;
@@ -146,7 +147,7 @@ template <int N> static __device__ __forceinline__ Values<N> kept(int slot)
     return x;
 }
 
-/* Begins to copy what item `item` reads. */
+/* Starts the copies of all prefetched inputs of an item to a stage. */
 static __device__ __forceinline__ void copy_ahead(const ChainRun &run, int64_t item, int stage)
 {
     for (int k = 0; k < run.num_in; k++) {
@@ -229,7 +230,7 @@ static __device__ __forceinline__ void apply_step(const ChainStep &step, Values<
         break;
         TWO(RELU, Relu{flag})
         TWO(RELU_BWD, ReluBwd{flag})
-    default: /* cast: what follows rounds */
+    default: /* cast: round_values does the rounding */
         y = a;
     }
 }
@@ -285,7 +286,7 @@ static __global__ void __launch_bounds__(THREADS) chain_staged(const __grid_cons
     for (int64_t item = first; item < run.items; item += step) {
         copy_ahead(run, item + (STAGES - 1) * step, stage ? stage - 1 : STAGES - 1);
         copy_wait<STAGES - 1>();
-        asm volatile("" ::: "memory"); /* what was copied is read behind this */
+        asm volatile("" ::: "memory"); /* keeps the compiler from reading the copied data earlier */
         run_steps<PACK>(run, item, stage);
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
@@ -293,7 +294,7 @@ static __global__ void __launch_bounds__(THREADS) chain_staged(const __grid_cons
 
 /* ---- launching ---- */
 
-/* Slots for results that later steps read, each free again behind its last reader. */
+/* Assigns slots to results that are read later than by the next step. A slot is reused after its last reader. */
 static void find_slots(ChainRun *run)
 {
     int last[CHAIN_MAX_STEPS] = {}, free_from[CHAIN_MAX_STEPS] = {};
@@ -330,7 +331,7 @@ static int place_of(const Broadcast *plan, int k)
     return same ? PLACE_SAME : none ? PLACE_ROW : PLACE_MIXED;
 }
 
-/* Whether 8 elements at a time are 16 bytes, or 32, of each operand. */
+/* Fills in the operands. Returns whether all are 16-byte aligned, so that packs of 8 elements can be loaded and stored. */
 static bool find_operands(const KernelArgs *args, ChainRun *run)
 {
     bool packs = true;
@@ -364,7 +365,7 @@ static unsigned grid_of(int64_t items)
     return (unsigned)(blocks < (int64_t)MOST_BLOCKS ? blocks : (int64_t)MOST_BLOCKS);
 }
 
-/* Elements from `done` on, N at a time, with their inputs read where they are used. */
+/* Computes elements from `done` on, N at a time, without prefetching. */
 template <int N> static Status launch_items(const KernelArgs *args, ChainRun run, int64_t numel, int64_t done)
 {
     size_t shared = (size_t)run.slots * 2 * 16 * THREADS;
@@ -376,7 +377,7 @@ template <int N> static Status launch_items(const KernelArgs *args, ChainRun run
     return CUDA_LAUNCHED();
 }
 
-/* Whole packs. */
+/* Computes all whole packs, with prefetching if there is enough shared memory. */
 static Status launch_packs(const KernelArgs *args, ChainRun run, int64_t numel)
 {
     size_t shared = 16 * THREADS * (size_t)(run.slots * 2 + run.stage * STAGES);
@@ -405,7 +406,7 @@ static Status chain_run(const KernelArgs *args)
     return done < numel ? launch_items<1>(args, run, numel, done) : OK;
 }
 
-/* Rows are counted in 32 bits. */
+/* The kernel counts items in 32 bits. */
 static bool chain_fits(const Node *node, CudaDevice *device)
 {
     (void)device;

@@ -1,5 +1,5 @@
-/* A chain: element-wise ops in a row as one op, whose attribute is a small program. Step i makes a number of each element from inputs and
- * from the results of earlier steps, and rounds it to its dtype as the op alone would: the bits are the same. For CPU and CUDA. */
+/* A chain: consecutive element-wise ops as one op, whose attribute is a small program. Step i computes each element from inputs and from
+ * results of earlier steps, and rounds it to its dtype as the separate op would, so the bits are the same. For CPU and CUDA. */
 #pragma once
 
 #include "ir/attr_list.h"
@@ -15,15 +15,15 @@ typedef enum ChainCode {
 
 enum { CHAIN_MAX_IN = 8, CHAIN_MAX_OUT = 6, CHAIN_MAX_STEPS = 16, CHAIN_OPERANDS = 3 };
 
-/* An operand: CHAIN_NONE, input k, or CHAIN_RESULT + i, the result of step i. */
+/* Values of an operand: CHAIN_NONE, k for input k, or CHAIN_RESULT + i for the result of step i. */
 enum { CHAIN_NONE = -1, CHAIN_RESULT = CHAIN_MAX_IN };
 
 typedef struct ChainStep {
     int   code;  /* ChainCode */
-    int   dtype; /* DType of its result */
+    int   dtype; /* DType of the result */
     int   operand[CHAIN_OPERANDS];
-    float number; /* the op's attribute, 0 if it has none */
-    int   out;    /* the output that its result is; -1: none. Output 0 is the last step's */
+    float number; /* the op's attribute; 0: it has none */
+    int   out;    /* index of the output that gets the result; -1: none. The last step makes output 0 */
 } ChainStep;
 
 /* Seven numbers a step, in the order of ChainStep. */
@@ -37,7 +37,7 @@ static inline int chain_count(const ChainAttrs *attrs)
     return (int)(attrs->steps.count / CHAIN_NUMBERS);
 }
 
-/* The dims of all outputs, of which one at least is wanted. */
+/* Type of a wanted output; all outputs have the same dims, and at least one is wanted. */
 static inline const TensorType *chain_result(const KernelArgs *args)
 {
     int k = 0;
@@ -45,7 +45,7 @@ static inline const TensorType *chain_result(const KernelArgs *args)
     return &args->out[k].type;
 }
 
-/* Step i of attributes that infer has checked. */
+/* Step i; the attributes have been checked by infer. */
 static inline ChainStep chain_step(const ChainAttrs *attrs, int i)
 {
     const double *n = attrs->steps.values + i * CHAIN_NUMBERS;
@@ -64,6 +64,6 @@ static inline void chain_add_step(ChainAttrs *attrs, ChainStep step)
     attrs->steps.count += CHAIN_NUMBERS;
 }
 
-/* The code of an op; -1: it is no step of a chain. The op of a code. */
+/* The code of an op; -1: it can't be a step of a chain. Below, the op of a code. */
 int          chain_code(const OpDef *op);
 const OpDef *chain_op(int code);

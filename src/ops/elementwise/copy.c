@@ -1,8 +1,8 @@
-/* copy: the same bits in other memory. The space of its output says which: between the host's and the device's it goes over the link
- * beside kernels, on a stream of its own. */
+/* copy: copies x bit by bit to a value that may be in another memory space. Between host and device it uses the link, on a stream of its
+ * own, concurrently with kernels. */
 #include "ops/infer.h"
 
-/* x (...) -> y of x's type, whatever that is. */
+/* x (...) -> y of x's type; any dtype. */
 static Status copy_infer(Node *node)
 {
     node->out[0]->type = node->in[0]->type;
@@ -48,7 +48,7 @@ const OpDef op_copy = {
     .cpu = {{DT_SET_ANY, copy_cpu, "reference"}},
     .samples = "[9]\n"
                "[3,35,3333]\n",
-    /* Floats, and codes. */
+    /* Floats, then codes. */
     .large = "[4096,1024]\n"
              "u8[1000003] below=256\n",
 };

@@ -1,5 +1,5 @@
-/* copy on CUDA: the driver's own, which a copy engine runs beside kernels where one end is pinned memory of the host. A CUDA graph
- * has it as a copy node. */
+/* copy on CUDA: cudaMemcpyAsync, which a copy engine runs concurrently with kernels if one end is pinned host memory. In a CUDA graph it
+ * is a copy node. */
 #include "device/cuda/kernel.h"
 
 static Status copy_run(const KernelArgs *args)

@@ -1,7 +1,7 @@
-/* dropout: zero with chance p, else x / (1 - p). Backward is the same op on dy: the draws are the same.
+/* dropout: zero with probability p, else x / (1 - p). Its backward is the same op on dy, with the same draws.
  *
- * A draw is keyed by (seed, step, site) and counted by (document, position, element), so that it doesn't depend on
- * which row of which micro-batch holds a token. */
+ * A draw is keyed by (seed, step, site) and counted by (document, position, element), so that it doesn't depend on the row or
+ * micro-batch that holds a token. */
 #include "ops/infer.h"
 #include "ops/random_row.h"
 
@@ -36,14 +36,14 @@ static OpCost dropout_cost(const Node *node)
     return cost_streaming(node, 26.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-/* y = x / (1 - p) where an element is kept, else 0. */
+/* y = x / (1 - p) for elements that are kept, else 0. */
 VEC_ROW void dropout_tile(DType dtype, void *y, const void *x, const uint32_t *random, double p, int64_t count)
 {
     float kept = (float)(1 / (1 - p)), chance = (float)p;
     VEC_LOOP
     for (int64_t i = 0; i < count; i++) {
         float    value = vec_get(x, dtype, i) * kept;
-        uint32_t word, mask = 0u - (philox_uniform(random[i]) >= chance); /* with a choice of values the loop wouldn't vectorise */
+        uint32_t word, mask = 0u - (philox_uniform(random[i]) >= chance); /* a mask, as choosing between values wouldn't vectorise */
         memcpy(&word, &value, 4);
         word &= mask;
         memcpy(&value, &word, 4);

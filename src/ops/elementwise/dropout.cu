@@ -1,4 +1,4 @@
-/* dropout on CUDA: a thread a quad of elements, one Philox draw each; the draws are the CPU's. */
+/* dropout on CUDA: a thread takes 4 elements at a time, with one Philox draw; the draws are the CPU's. */
 #include "ops/random.h"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"

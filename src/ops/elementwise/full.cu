@@ -1,4 +1,4 @@
-/* full on CUDA: a thread an element; it runs once. */
+/* full on CUDA: one thread per element. It runs just once. */
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 

@@ -1,4 +1,4 @@
-/* Functions of one element: what element-wise ops apply, alone (map.cuh, broadcast.cuh) and as steps of a chain. */
+/* Functions of one element: used by element-wise ops on their own (map.cuh, broadcast.cuh) and as steps of a chain. */
 #pragma once
 
 #include "ops/elementwise/gelu.h"
@@ -81,7 +81,7 @@ struct LogSigmoidBwd {
     }
 };
 
-/* NaN stays. */
+/* relu of NaN is NaN. */
 struct Relu {
     bool squared;
 
@@ -120,7 +120,7 @@ struct SoftcapBwd {
     }
 };
 
-/* gelu(x) and its slope. TANH: by the approximation. */
+/* gelu(x), and *slope, its derivative. TANH: by the approximation. */
 template <bool TANH> static __device__ __forceinline__ float gelu_of(float x, float *slope)
 {
     if (TANH) {
@@ -189,7 +189,7 @@ struct Div {
     }
 };
 
-/* NaN where one of them is. */
+/* NaN if a or b is. */
 struct Minimum {
     __device__ float operator()(float a, float b, float) const
     {

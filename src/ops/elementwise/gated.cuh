@@ -1,4 +1,4 @@
-/* What swiglu makes of a gate and an up. */
+/* The function that swiglu applies to a gate and an up value. */
 #pragma once
 
 #include "ops/elementwise/gelu.h"

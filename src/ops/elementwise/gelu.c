@@ -1,6 +1,6 @@
-/* gelu: x Phi(x), Phi the normal distribution function (Hendrycks and Gimpel 2016): x (1 + erf(x / sqrt 2)) / 2. With attribute
- * tanh their approximation of it, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)).
- * gelu_bwd: dx = dy d gelu / d x, from x again. */
+/* gelu: x Phi(x), where Phi is the normal distribution function (Hendrycks and Gimpel 2016): x (1 + erf(x / sqrt 2)) / 2. With attribute
+ * tanh their approximation, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)). gelu_bwd:
+ * dx = dy d gelu / d x, from x. */
 #include "ops/elementwise/gelu.h"
 #include "ops/infer.h"
 
@@ -40,8 +40,8 @@ static OpCost gelu_bwd_cost(const Node *node)
     return cost_streaming(node, 35.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* Phi(x) within 2e-7, 2e-6 of itself; bell = e^(-x^2 / 2). Phi(-z) is bell t p(t) with t = 1 / (1 + 0.3 z / sqrt 2); the
- * coefficients of p are fitted to a relative error of 2e-8. No branches: loops over it vectorise. */
+/* Phi(x), with errors of at most 2e-7 absolute and 2e-6 relative. bell = e^(-x^2 / 2). Phi(-z) is bell t p(t) with t = 1 / (1 + 0.3 z /
+ * sqrt 2), where p is a polynomial fitted to a relative error of 2e-8. Without branches, so that loops over it vectorise. */
 static inline float normal_cdf(float x, float bell)
 {
     static const float fit[] = {8.459400288e-2f, 8.535760879e-2f,  7.416961952e-2f, 1.074628905e-1f, -4.732502702e-2f,

@@ -1,10 +1,10 @@
-/* gelu on CPU and CUDA: its attributes, and the form by tanh as x sigmoid(u). */
+/* gelu on CPU and CUDA: its attributes, and the tanh form as x sigmoid(u). */
 #pragma once
 
 #include <stdbool.h>
 
 typedef struct GeluAttrs {
-    bool tanh; /* the approximation by tanh; false: by erf, exactly */
+    bool tanh; /* true: the approximation by tanh; false: exact, by erf */
 } GeluAttrs;
 
 #ifdef __CUDACC__
@@ -13,7 +13,7 @@ typedef struct GeluAttrs {
 #define GELU_FUNCTION static inline
 #endif
 
-/* u, twice the argument of tanh, and du / dx. */
+/* u = twice the argument of tanh; below, du / dx. */
 GELU_FUNCTION float gelu_argument(float x)
 {
     return 1.5957691216f * (x + 0.044715f * (x * x * x));

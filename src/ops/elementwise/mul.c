@@ -1,7 +1,7 @@
-/* mul: a b, element by element: gates, squares. */
+/* mul: a b, element by element; used for gates and squares. */
 #include "ops/elementwise/elementwise.h"
 
-/* a, b -> what both broadcast to, of a's dtype. */
+/* a, b -> y of the dims that both broadcast to, in a's dtype. */
 static Status mul_infer(Node *node)
 {
     static const char *const names[] = {"a", "b"};

@@ -1,4 +1,5 @@
-/* relu: y = max(x, 0) (Nair and Hinton 2010), squared: its square (So et al. 2021). NaN stays. relu_bwd: dx = dy d relu / d x, from x. */
+/* relu: y = max(x, 0) (Nair and Hinton 2010); with attribute squared its square (So et al. 2021). relu of NaN is NaN. relu_bwd: dx = dy
+ * d relu / d x, from x. */
 #include "ops/infer.h"
 
 static const AttrDef relu_attrs[] = {ATTR_BOOL(ReluAttrs, squared, false), {0}};

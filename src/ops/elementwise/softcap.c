@@ -1,4 +1,5 @@
-/* softcap: y = cap tanh(x / cap): small x pass, large ones end at cap. softcap_bwd: dx = dy (1 - (y / cap)^2), from y. */
+/* softcap: y = cap tanh(x / cap): small x stay nearly unchanged, and |y| stays below cap. softcap_bwd: dx = dy (1 - (y / cap)^2), from
+ * y. */
 #include "ops/infer.h"
 
 static const AttrDef softcap_attrs[] = {ATTR_FLOAT(SoftcapAttrs, cap, 0), {0}};

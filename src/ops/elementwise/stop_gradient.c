@@ -1,4 +1,4 @@
-/* stop_gradient: x, as a constant: no gradient goes on to what x is made of. A view: no kernel runs. */
+/* stop_gradient: x as a constant, through which no gradient flows. It is a view: no kernel runs. */
 #include "ops/infer.h"
 
 static Status stop_gradient_infer(Node *node)

@@ -1,4 +1,4 @@
-/* swiglu: silu(gate) * up, silu(x) = x / (1 + e^-x); with attribute gelu gelu(gate) * up, by tanh. */
+/* swiglu: silu(gate) * up, with silu(x) = x / (1 + e^-x). With attribute gelu: gelu(gate) * up, where gelu is its tanh form. */
 #include "ops/elementwise/gelu.h"
 #include "ops/lowbit/fp8_rows.h"
 
@@ -7,7 +7,7 @@ static const AttrDef swiglu_attrs[] = {ATTR_DTYPE(SwigluAttrs, codes), ATTR_BOOL
 enum { IN_GATE, IN_UP, IN_SCALE, IN_AMAX };
 enum { OUT_H, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-/* h's type, from that of gate or of both packed. */
+/* h's type, from the type of gate, or of gate and up packed. */
 static TensorType type_of_h(const TensorType *gate, bool packed)
 {
     TensorType h = *gate;
@@ -21,7 +21,7 @@ static bool swiglu_codes_fit(const Node *node, int64_t whole)
     return codes_fit(node, &h, whole, 1u << IN_GATE | 1u << IN_UP);
 }
 
-/* gate, up (...,F), or packed rows (gate F, then up F) (...,2F) alone -> h (...,F) of gate's dtype, [what OpCodes says of h]. */
+/* gate, up (...,F), or only packed rows (gate F, then up F) (...,2F) -> h (...,F) of gate's dtype, [codes and scales of h, see OpCodes]. */
 static Status swiglu_infer(Node *node)
 {
     TRY(infer_float(node, 0, "gate", 2));
@@ -53,7 +53,7 @@ static OpCost swiglu_cost(const Node *node)
     return cost_streaming(node, 12.0 * (double)type_numel(&h));
 }
 
-/* What is read is of dtype, h f32; count: VEC_BLOCK at most. */
+/* Computes at most VEC_BLOCK elements of h in f32, from gate and up in `dtype`. */
 VEC_ROW void swiglu_block(DType dtype, bool gelu, bool wide, float *h, const void *gate, const void *up, int64_t count)
 {
     float e[VEC_BLOCK];
@@ -67,7 +67,7 @@ VEC_ROW void swiglu_block(DType dtype, bool gelu, bool wide, float *h, const voi
     for (int64_t i = 0; i < count; i++) h[i] = vec_get(gate, dtype, i) / (1.0f + e[i]) * vec_get(up, dtype, i);
 }
 
-/* The same of any count, asking for what lies `ahead` elements further on. */
+/* Computes `count` elements like swiglu_block, prefetching inputs `ahead` elements further on. */
 VEC_ROW void swiglu_tile(DType dtype, bool gelu, bool wide, float *h, const void *gate, const void *up, int64_t count, int64_t ahead)
 {
     int64_t i = 0;
@@ -81,7 +81,10 @@ VEC_ROW void swiglu_tile(DType dtype, bool gelu, bool wide, float *h, const void
     swiglu_block(dtype, gelu, wide, h + i, vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 8 * VEC_BLOCK /* of a row */, AHEAD = 3072 /* at least, in whole rows */ };
+enum {
+    PIECE = 8 * VEC_BLOCK /* columns of a row at a time */,
+    AHEAD = 3072 /* least elements to prefetch ahead, rounded up to whole rows */
+};
 
 VEC_TASK(swiglu_task)
 {

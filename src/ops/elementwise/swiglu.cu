@@ -1,5 +1,6 @@
-/* swiglu on CUDA: h = silu(gate) up, or gelu(gate) up, 16 bytes a thread and turn. Gate and up beside each other in a packed row, or apart.
- * With codes of h under one scale a block takes a tile of 128 rows and 64 columns of it, a thread 4 rows of 8 columns. */
+/* swiglu on CUDA: h = silu(gate) up, or gelu(gate) up, 16 bytes per thread at a time. Gate and up may be packed side by side in rows, or
+ * separate. With codes of h under one scale, a thread block computes a tile of 128 rows and 64 columns of h, and a thread 4 rows of 8
+ * columns. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gated.cuh"
 #include "ops/lowbit/fp8_rows.cuh"
@@ -18,7 +19,8 @@ template <typename T, int N, bool GELU> static __device__ __forceinline__ void g
     for (int k = 0; k < N; k++) u[k] = gated<T, GELU>(g[k], u[k]);
 }
 
-/* Element (row, f) of gate is at row * stride + f, of up the same from `up`. CODES: those of h, of blocks; h needn't be wanted then. */
+/* Element (row, f) of gate is gate[row * stride + f], and of up up[row * stride + f]. CODES: also makes codes of h with scales of
+ * blocks; then h may be NULL. */
 template <typename T, int CODES, bool GELU>
 static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q, int64_t stride)
 {
@@ -37,7 +39,7 @@ static __global__ void swiglu_packs(const T *gate, const T *up, T *h, RowCodes q
     }
 }
 
-/* The same, with codes of h under one scale. tiles: beside each other. */
+/* Like swiglu_packs, with codes of h under one scale. tiles: number of tiles side by side. */
 template <typename T, bool GELU>
 static __global__ void __launch_bounds__(SCALED_THREADS, 3)
     swiglu_tiles(const T *gate, const T *up, T *h, ScaledCodes q, int64_t stride, unsigned tiles)
@@ -51,7 +53,7 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 3)
     unsigned                   seen = seen_most(q);
     Eight<T>                   gates[SCALED_EACH], ups[SCALED_EACH];
     uint32_t                   words[SCALED_EACH][PER / 4], most = 0;
-    /* Beyond the last row or column it is that one's numbers again, so that all loads are under way at once. */
+    /* Threads beyond the last row or column load its elements again, so that no branch delays the loads. */
 #pragma unroll
     for (int r = 0; r < SCALED_EACH; r++) {
         int64_t at = min(row + r, q.rows - 1) * stride + min(col, q.cols - PER);
@@ -99,7 +101,7 @@ template <typename T, bool GELU> static Status launch_packs(const KernelArgs *ar
     const T          *g = (const T *)gate->data, *u = packed ? g + cols : (const T *)up->data;
     auto              kernel = swiglu_packs<T, CODES_NONE, GELU>;
     int64_t           count = q.scaled.rows * cols / Pack<T>::N;
-    if constexpr (!std::is_same<T, __half>::value) /* of which no codes are made */
+    if constexpr (!std::is_same<T, __half>::value) /* there are no codes of f16 */
         if (row_codes_kind(&q)) kernel = swiglu_packs<T, CODES_BLOCKS, GELU>;
     return cuda_launch_early(args->early, kernel, dim3(cuda_grid(count, 256)), 256, 0, cuda_stream(args), g, u, (T *)args->out[OUT_H].data,
                              q, packed ? 2 * cols : cols);

@@ -1,5 +1,5 @@
-/* swiglu_bwd: with s = sigmoid(gate):  dgate = dh up s (1 + gate (1 - s)),  dup = dh gate s. With attribute gelu s is the
- * sigmoid of gelu's argument u(gate), and the 1 - s has the factor du / dgate. */
+/* swiglu_bwd: dgate = dh up s (1 + gate (1 - s)) and dup = dh gate s, with s = sigmoid(gate). With attribute gelu s is the sigmoid of
+ * gelu's argument u(gate), and 1 - s is multiplied by du / dgate. */
 #include "ops/elementwise/gelu.h"
 #include "ops/lowbit/fp8_rows.h"
 
@@ -13,8 +13,8 @@ static bool swiglu_bwd_codes_fit(const Node *node, int64_t whole)
     return !node->in[IN_UP] && codes_fit(node, &node->in[IN_DH]->type, whole, 1u << IN_DH | 1u << IN_GATE);
 }
 
-/* dh (...,F), gate, up (...,F) or packed (...,2F) alone -> dgate of gate's type and dup of up's, or dpacked of packed's,
- * [what OpCodes says of dpacked]. */
+/* dh (...,F), gate, up (...,F) or only packed (...,2F) -> dgate of gate's type and dup of up's, or dpacked of packed's, [codes and
+ * scales of dpacked, see OpCodes]. */
 static Status swiglu_bwd_infer(Node *node)
 {
     TRY(infer_float(node, 0, "dh", 2));
@@ -33,7 +33,7 @@ static OpCost swiglu_bwd_cost(const Node *node)
     return cost_streaming(node, 18.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* What is read is of dtype, results are f32; count: VEC_BLOCK at most. */
+/* Computes at most VEC_BLOCK elements of dgate and dup in f32, from inputs in `dtype`. */
 VEC_ROW void swiglu_bwd_block(DType dtype, bool gelu, bool wide, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
                               int64_t count)
 {
@@ -52,7 +52,7 @@ VEC_ROW void swiglu_bwd_block(DType dtype, bool gelu, bool wide, float *dgate, f
     }
 }
 
-/* The same of any count, asking for what lies `ahead` elements further on in gate and up. */
+/* Computes `count` elements like swiglu_bwd_block, prefetching gate and up `ahead` elements further on. */
 VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, bool wide, float *dgate, float *dup, const void *dh, const void *gate, const void *up,
                              int64_t count, int64_t ahead)
 {
@@ -69,7 +69,7 @@ VEC_ROW void swiglu_bwd_tile(DType dtype, bool gelu, bool wide, float *dgate, fl
     swiglu_bwd_block(dtype, gelu, wide, dgate + i, dup + i, vec_at(dh, dtype, i), vec_at(gate, dtype, i), vec_at(up, dtype, i), count - i);
 }
 
-enum { PIECE = 8 * VEC_BLOCK }; /* of a row */
+enum { PIECE = 8 * VEC_BLOCK }; /* columns of a row at a time */
 
 VEC_TASK(swiglu_bwd_task)
 {

@@ -1,5 +1,5 @@
-/* swiglu_bwd on CUDA: with s = sigmoid(gate): dup = dh gate s, dgate = dh up s (1 + gate (1 - s)), with gelu as swiglu_bwd.c says. With
- * codes under one scale a block takes a tile of 128 rows and 64 columns of dh, a thread 4 rows of 8 columns. */
+/* swiglu_bwd on CUDA: with s = sigmoid(gate): dup = dh gate s, dgate = dh up s (1 + gate (1 - s)); with gelu see swiglu_bwd.c. With
+ * codes under one scale, a thread block computes a tile of 128 rows and 64 columns of dh, and a thread 4 rows of 8 columns. */
 #include "ops/elementwise/gelu.h"
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
@@ -8,7 +8,7 @@ enum { IN_DH, IN_GATE, IN_UP, IN_SCALE };
 enum { OUT_DGATE, OUT_DUP, OUT_CODES, OUT_MORE };
 enum { PER = 8 };
 
-/* dgate to dg, dup to u. */
+/* Stores dgate in dg, and dup in u. */
 template <typename T, int N, bool GELU>
 static __device__ __forceinline__ void gated_bwd(const float *d, const float *g, float *u, float *dg)
 {
@@ -20,8 +20,8 @@ static __device__ __forceinline__ void gated_bwd(const float *d, const float *g,
     }
 }
 
-/* Element (row, f) of gate and dgate is at row * stride + f, of up and dup the same from there. CODES: those of rows of dgate and dup
- * beside each other, of blocks; dgate and dup, which are packed then, needn't be wanted. */
+/* Element (row, f) of gate, up, dgate and dup is at row * stride + f of its pointer. CODES: also makes codes with scales of blocks; then
+ * dgate and dup are packed, and may be NULL. */
 template <typename T, int CODES, bool GELU>
 static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up, T *dgate, T *dup, RowCodes q, int64_t rows, int64_t cols,
                                         int64_t stride)
@@ -46,8 +46,8 @@ static __global__ void swiglu_bwd_packs(const T *dh, const T *gate, const T *up,
     }
 }
 
-/* PER numbers of a row from `at` on, as T has them: to y (NULL: not wanted) and to their codes. Returns the largest finite magnitude,
- * of those not inside 0. */
+/* Rounds PER values to T, stores them at `at` of y (NULL: not wanted) if `inside`, and stores their codes. Returns their largest finite
+ * magnitude; 0 if not `inside`. */
 template <typename T>
 static __device__ __forceinline__ uint32_t store_coded(T *y, float *v, const ScaledCodes &q, float factor, int64_t at, bool inside,
                                                        uint32_t *words)
@@ -60,7 +60,7 @@ static __device__ __forceinline__ uint32_t store_coded(T *y, float *v, const Sca
     return inside ? most : 0;
 }
 
-/* dgate and dup beside each other in rows of `packed`, `cols` each, and their codes under one scale. tiles: beside each other. */
+/* Makes rows of dgate and dup side by side, `cols` columns each, and their codes under one scale. tiles: number of tiles side by side. */
 template <typename T, bool GELU>
 static __global__ void __launch_bounds__(SCALED_THREADS, 2)
     swiglu_bwd_tiles(const T *dh, const T *gate, T *packed, ScaledCodes q, int64_t cols, unsigned tiles)
@@ -74,8 +74,8 @@ static __global__ void __launch_bounds__(SCALED_THREADS, 2)
     unsigned                   seen = seen_most(q);
     Eight<T>                   grads[SCALED_EACH], gates[SCALED_EACH], ups[SCALED_EACH];
     uint32_t                   words[2][SCALED_EACH][PER / 4], most = 0;
-    /* Beyond the last row or column it is that one's numbers again, or what another thread has written over them: for nothing, but so
-     * all loads are under way at once. */
+    /* Threads beyond the last row or column load its elements again, so that no branch delays the loads. If another thread has
+     * overwritten them already it doesn't matter, as these results are dropped. */
 #pragma unroll
     for (int r = 0; r < SCALED_EACH; r++) {
         int64_t from = min(row + r, q.rows - 1), c = min(col, cols - PER);

@@ -1,5 +1,5 @@
-/* Functions of each element of one tensor: exp, log, sqrt, tanh, sigmoid, silu, log_sigmoid. y has x's dtype. The gradients of the first
- * four are products and quotients with y or x; the others have an op each. */
+/* Functions of each element of one tensor: exp, log, sqrt, tanh, sigmoid, silu, log_sigmoid. y has x's dtype. Gradients of the first
+ * four are products and quotients with y or x; the others have an op of their own. */
 #include "ops/infer.h"
 
 /* x (...) -> y of x's type. */
@@ -10,7 +10,7 @@ static Status unary_infer(Node *node)
     return OK;
 }
 
-/* dy, x or y (...) -> dx of that one's type. */
+/* dy, x or y (...) -> dx of the second input's type. */
 static Status unary_bwd_infer(Node *node)
 {
     TRY(infer_float(node, 1, "x", 1));
@@ -24,7 +24,7 @@ static OpCost unary_cost(const Node *node)
     return cost_streaming(node, 20.0 * (double)type_numel(&node->out[0]->type));
 }
 
-/* dx = by op(dy, beside). */
+/* Emits dx = by * op(dy, beside). */
 static Status emit_dx(GradBuilder *grad, const Node *node, int op, const void *attrs, Value *beside, double by)
 {
     ScaleAttrs scale = {.by = by};
@@ -98,7 +98,7 @@ static void unary_task(void *context, int64_t task, int worker)
     }
 }
 
-/* y of a, or of dy = a and b; y may be a. */
+/* Defines the row function, the TileFn and the CPU kernel of y = expr: a function of a, or a gradient from dy = a and b. y may be a. */
 #define ROW_OF(name, expr) \
     static void name##_row(float *y, const float *a, const float *b, int64_t count) \
     { \
@@ -130,7 +130,7 @@ ROW_OF(sqrt, sqrtf(a[i]))
 ROW_OF(tanh, vec_tanhf(a[i]))
 ROW_OF(sigmoid, vec_sigmoid(a[i]))
 ROW_OF(silu, a[i] * vec_sigmoid(a[i]))
-/* No exponential of a positive number: it can't overflow, and what is small stays. */
+/* The exponential is of a negative number or 0, so it can't overflow, and small results stay accurate. */
 ROW_OF(log_sigmoid, (a[i] < 0 ? a[i] : 0.0f) - log1pf(vec_expf(-fabsf(a[i]))))
 ROW_OF(sigmoid_bwd, a[i] * b[i] * (1.0f - b[i]))
 ROW_OF(silu_bwd, a[i] * silu_slope(b[i]))

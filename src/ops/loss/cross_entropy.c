@@ -1,5 +1,5 @@
-/* cross_entropy: losses = log(sum(exp(logits))) - logits[label] per token, 0 where the label is IGNORE_INDEX. hits, where asked
- * for: 1 where no logit is above the label's, else 0. */
+/* cross_entropy: losses = log(sum(exp(logits))) - logits[label] per token, 0 where the label is IGNORE_INDEX. hits, if wanted: 1 where no
+ * logit is above the label's, else 0. */
 #include "ops/loss/cross_entropy.h"
 
 Status infer_labels(const Node *node, int k, const TensorType *x)
@@ -31,7 +31,7 @@ static Status cross_entropy_backward(GradBuilder *grad, const Node *node)
 
 static OpCost cross_entropy_cost(const Node *node)
 {
-    return cost_streaming(node, 16.0 * (double)type_numel(&node->in[0]->type)); /* about 16 an exponential */
+    return cost_streaming(node, 16.0 * (double)type_numel(&node->in[0]->type)); /* about 16 operations per exponential */
 }
 
 VEC_TASK(cross_entropy_task)
@@ -97,7 +97,7 @@ const OpDef op_cross_entropy = {
                "[2,3,2100], i32[2,3] below=2100\n"
                "[200,3], i32[200] below=3 {hits=true}\n",
     .large = "[70,32000], i32[70] below=32000\n"
-             /* whole pieces of threads are -inf, with 16-byte packs and without, with one piece a thread and several */
+             /* samples in which all pieces of some thread are -inf: with and without 16-byte packs; one piece or several a thread */
              "[7,4096] masked=300, i32[7] below=300\n"
              "[7,1001] masked=70, i32[7] below=70\n"
              "[7,32000] masked=3, i32[7] below=3\n",

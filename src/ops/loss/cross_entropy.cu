@@ -1,4 +1,4 @@
-/* cross_entropy: losses, lse and hits of rows of logits. */
+/* cross_entropy on CUDA: losses, lse and hits of rows of logits. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/loss/cross_entropy.cuh"
 

@@ -1,4 +1,4 @@
-/* Softmax and loss of rows of logits: a block a row. */
+/* Softmax and loss of rows of logits on CUDA; a block has a row. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
@@ -8,14 +8,14 @@
 
 enum { ROW_THREADS = 1024 };
 
-/* exp(x): rel. error 2^-22 times max(1, |x| / 32) */
+/* exp(x); relative error 2^-22 times max(1, |x| / 32) */
 static __device__ __forceinline__ float fast_exp(float x)
 {
     return exp2f(x * 1.4426950408889634f);
 }
 
-/* Calls f(index of the first element, values, count of values) for the pieces of a row that this thread has: packs
- * where the row is aligned (VEC), else single elements. */
+/* Calls f(index of the first element, array of values) for each piece of a row that this thread has: packs of 16 bytes if the row is
+ * aligned (VEC), else single elements. */
 template <typename T, bool VEC, typename F> static __device__ __forceinline__ void each_piece(const T *row, int64_t cols, F f)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
@@ -29,14 +29,14 @@ template <typename T, bool VEC, typename F> static __device__ __forceinline__ vo
     }
 }
 
-/* cap tanh(x / cap), or x itself. */
+/* cap tanh(x / cap); without CAP x itself. */
 template <bool CAP> static __device__ __forceinline__ float capped(float x, float cap)
 {
     return CAP ? cap * tanhf(x / cap) : x;
 }
 
-/* The largest element and the sum of exp(x - largest), for every thread; CAP: of capped ones. A thread begins at the least number, not at
- * -inf, from which nothing can be subtracted: its pieces may be -inf alone. */
+/* Returns the largest element and the sum of exp(x - largest) to every thread; with CAP of capped elements. A thread's running maximum
+ * starts from the least finite number: its pieces may be all -inf, and -inf - -inf is NaN. */
 template <typename T, bool VEC, bool CAP>
 static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float cap, float *scratch, float *out_most, float *out_sum)
 {
@@ -63,8 +63,8 @@ static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, f
     *out_sum = block_sum(sum * fast_exp(most - *out_most), scratch);
 }
 
-/* Row blockIdx.x: loss, lse and hit (each NULL: not wanted), and where dlosses is given, logits become dlogits in place. CAP: of logits
- * capped, whose slope dlogits have as a factor. */
+/* Computes row blockIdx.x: loss, lse and hit (each NULL: not wanted). If dlosses isn't NULL, logits become dlogits in place. CAP: logits
+ * are capped first, and dlogits include the cap's slope. */
 template <typename T, bool VEC, bool CAP>
 static __global__ void __launch_bounds__(ROW_THREADS)
     loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t cols, float *losses, float *lse, float *hits, float cap)
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     bool    known = label >= 0 && label < cols, ignored = label == IGNORE_INDEX;
     float   most, sum, target = known ? capped<CAP>(to_float(row[label]), cap) : NAN;
     if (ignored && !lse && dlosses) {
-        most = sum = 1; /* only zeros are to be written */
+        most = sum = 1; /* dlogits will be zeros */
     } else {
         row_softmax<T, VEC, CAP>(row, cols, cap, scratch, &most, &sum);
     }
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     if (threadIdx.x == 0 && hits) hits[blockIdx.x] = target >= most ? 1 : 0;
     if (!dlosses) return;
     float dloss = known ? dlosses[blockIdx.x] : NAN, scale = dloss / sum;
-    __syncthreads(); /* `target` was read by all */
+    __syncthreads(); /* all threads have read `target` */
     each_piece<T, VEC>(row, cols, [&](int64_t c, float *x) {
 #pragma unroll
         for (int i = 0; i < N; i++) {
@@ -101,7 +101,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
     });
 }
 
-/* cap 0: logits as they are. */
+/* cap 0: logits aren't capped. */
 template <typename T>
 static void launch_loss_rows(T *logits, const int32_t *labels, const float *dlosses, int64_t rows, int64_t cols, float *losses, float *lse,
                              float *hits, float cap, cudaStream_t stream)

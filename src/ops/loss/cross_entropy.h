@@ -1,14 +1,14 @@
-/* What the losses share. A row of logits and its label give loss = log(sum(exp(logits))) - logits[label]. */
+/* Shared by the losses on the CPU. A row of logits and its label give loss = log(sum(exp(logits))) - logits[label]. */
 #pragma once
 
 #include "ops/infer.h"
 
 typedef struct RowLoss {
-    float loss;  /* 0 where label is IGNORE_INDEX; NaN where it is no token of the vocabulary */
-    float lse;   /* log of the sum of exponentials */
-    float shift; /* exps are e^(logits - shift) */
-    float total; /* their sum */
-    float hit;   /* 1 where no logit is above the label's, else 0 */
+    float loss;  /* 0 if label is IGNORE_INDEX; NaN if label is another number outside the vocabulary */
+    float lse;   /* log of the sum of exponentials of logits */
+    float shift; /* the largest logit */
+    float total; /* sum of e^(logits - shift) */
+    float hit;   /* 1 if no logit is above the label's, else 0 */
 } RowLoss;
 
 static inline RowLoss row_loss_of(float shift, float total, float target, int32_t label)
@@ -17,7 +17,7 @@ static inline RowLoss row_loss_of(float shift, float total, float target, int32_
     return (RowLoss){label == IGNORE_INDEX ? 0 : lse - target, lse, shift, total, target >= shift ? 1 : 0};
 }
 
-/* Sums by tiles, in order. */
+/* Computes one row's loss. Exponentials are summed tile by tile, in order. */
 static inline RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, int32_t label)
 {
     float shift = -INFINITY, total = 0, scratch[TILE], tile[TILE];
@@ -33,5 +33,5 @@ static inline RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, i
     return row_loss_of(shift, total, label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN, label);
 }
 
-/* Labels, checked against rows: i32 of x's dims without the last. */
+/* Checks input k, the labels of x's rows: i32, with x's dims but the last. */
 NODISCARD Status infer_labels(const Node *node, int k, const TensorType *x);

@@ -1,4 +1,4 @@
-/* cross_entropy_bwd: dlogits = dloss (exp(logits - lse) - one_hot(label)) + dlse exp(logits - lse); dloss counts as 0 where the label is
+/* cross_entropy_bwd: dlogits = dloss (exp(logits - lse) - one_hot(label)) + dlse exp(logits - lse). dloss counts as 0 where the label is
  * IGNORE_INDEX. */
 #include "ops/loss/cross_entropy.h"
 
@@ -24,7 +24,7 @@ static OpCost cross_entropy_bwd_cost(const Node *node)
     return cost_streaming(node, 16.0 * (double)type_numel(&node->in[IN_LOGITS]->type));
 }
 
-/* Factors of a row: dlogits = all exp(logits - lse) - own one_hot(label). */
+/* Two factors of a row: dlogits = all exp(logits - lse) - own one_hot(label). */
 typedef struct RowFactors {
     float all, own;
 } RowFactors;
@@ -46,7 +46,7 @@ static void gradient_row(const KernelArgs *args, int64_t row)
     int32_t           label = ((const int32_t *)args->in[IN_LABELS].data)[row];
     float             lse = ((const float *)args->in[IN_LSE].data)[row];
     RowFactors        factors = row_factors(args, row);
-    bool              none = label == IGNORE_INDEX && !args->in[IN_DLSE].data; /* 0, whatever the logits are */
+    bool              none = label == IGNORE_INDEX && !args->in[IN_DLSE].data; /* gradient 0, whatever the logits are */
     float             in[TILE], out[TILE];
     for (int64_t c = 0; c < vocab; c += TILE) {
         int64_t n = min_i64(TILE, vocab - c);

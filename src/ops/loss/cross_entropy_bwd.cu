@@ -1,4 +1,4 @@
-/* cross_entropy_bwd: dlogits = dloss (exp(logits - lse) - one_hot(label)) + dlse exp(logits - lse). */
+/* cross_entropy_bwd on CUDA: dlogits = dloss (exp(logits - lse) - one_hot(label)) + dlse exp(logits - lse). */
 #include "ops/loss/cross_entropy.cuh"
 
 /* dlosses or dlse NULL: 0 */

@@ -1,6 +1,6 @@
-/* The output head with its loss on CUDA, by chunks of rows: logits of a chunk lie in the workspace in x's dtype and
- * become dlogits in place; then the products for dx and dw. Chunks depend on shapes and attributes alone. Behind the logits lies the sum
- * of the chunks' dw where that is wanted in fp32. */
+/* The output head with its loss on CUDA, by chunks of rows. A chunk's logits are in the workspace in x's dtype and become dlogits in place;
+ * then the products for dx and dw run. Chunks depend only on shapes and attributes. If dw is summed in fp32 (sums_apart), the sum is in the
+ * workspace after the logits. */
 #pragma once
 
 #include "device/cuda/vec_f16.cuh"
@@ -12,13 +12,13 @@
 typedef struct LmHead {
     TensorView     x, w, dx, dw; /* x (...,C), w (V,C); dx, dw: data NULL: not wanted */
     const int32_t *labels;
-    const float   *dlosses; /* NULL: losses alone */
+    const float   *dlosses; /* NULL: only losses are computed */
     float         *losses;  /* NULL: not wanted */
     float         *hits;    /* NULL: not wanted */
     bool           accumulate;
-    int64_t        chunks; /* at the least */
+    int64_t        chunks; /* least_chunks of lm_head_chunk_rows */
     float          softcap;
-    bool           sums_apart; /* the chunks of dw are added up in the workspace, and rounded once */
+    bool           sums_apart; /* dw of all chunks is summed in the workspace in fp32, and rounded once */
 } LmHead;
 
 struct SumOf {
@@ -28,7 +28,7 @@ struct SumOf {
     }
 };
 
-/* dw (+)= the sum of all chunks. */
+/* Stores the sum of all chunks in dw, or adds it if h->accumulate. */
 static Status lm_head_store_sum(const LmHead *h, const TensorView *sum, const KernelArgs *args)
 {
     TensorView none = {};
@@ -38,7 +38,7 @@ static Status lm_head_store_sum(const LmHead *h, const TensorView *sum, const Ke
     return CUDA_LAUNCHED();
 }
 
-/* Prepares or runs the products of each chunk; losses between them where it runs. */
+/* Prepares (is_run false) or runs the products of each chunk. When run, losses are computed between the products. */
 static Status lm_head_chunks(const LmHead *h, const KernelArgs *args, bool is_run)
 {
     CudaDevice *device = (CudaDevice *)args->device;

@@ -1,5 +1,5 @@
-/* The output head with its loss, by chunks of rows, so that logits are never whole. Forward and backward run the same
- * chunks. */
+/* The output head with its loss on the CPU, by chunks of rows, so that the whole matrix of logits never exists. Forward and backward run
+ * the same chunks. */
 #pragma once
 
 #include "ops/loss/cross_entropy.h"
@@ -10,15 +10,15 @@ typedef struct LmHead {
     int64_t        rows, channels, vocab;
     TensorView     x, w, dx, dw; /* dx, dw: data NULL: not wanted */
     const int32_t *labels;
-    const float   *dlosses;    /* (N); NULL: losses alone */
+    const float   *dlosses;    /* (N); NULL: only losses are computed */
     float         *losses;     /* (N); NULL: not wanted */
-    float         *hits;       /* (N), as cross_entropy's; NULL: not wanted */
+    float         *hits;       /* (N), as in cross_entropy; NULL: not wanted */
     bool           accumulate; /* dw += */
-    float          softcap;    /* of logits; 0: none */
-    bool           narrow;     /* dlogits are rounded to bf16, as x and w are: the products of two bf16 operands are faster */
+    float          softcap;    /* cap of logits; 0: none */
+    bool           narrow;     /* dlogits are rounded to bf16, the dtype of x and w: products of two bf16 operands are faster */
 } LmHead;
 
-/* Types alone are read. */
+/* Bytes of lm_head_run's workspace. Reads only sizes, types, and whether pointers are NULL. */
 size_t lm_head_workspace(const LmHead *head, int num_workers);
 void   lm_head_run(const LmHead *head, ThreadPool *pool, void *workspace);
-void   lm_head_reference(const LmHead *head, float *row_scratch); /* row_scratch (V) */
+void   lm_head_reference(const LmHead *head, float *row_scratch); /* row_scratch: V floats */

@@ -1,12 +1,13 @@
-/* How the output head's rows are cut into chunks on a GPU: by shapes alone, for kernels and for plans. */
+/* How a GPU divides the output head's rows into chunks: by shapes alone, so that kernels and plans agree. */
 #pragma once
 
 #include "device/device.h"
 #include "ops/attrs.h"
 
-/* Rows of all chunks but the last: logits of at most 1 GiB, by 128 rows, chunks of nearly one size. Each chunk reads and writes all of dw;
- * where there is none (a frozen head) chunks cost next to nothing, and their logits are at most 384 MiB. least_chunks: as many chunks at
- * least, unless they were of fewer than 1,024 rows, whose products take no longer than that traffic. */
+/* Rows of each chunk but the last. It is a multiple of 128; a chunk's logits take at most 1 GiB; chunks have nearly one size. Each chunk
+ * reads and writes all of dw. Without dw (a frozen head) chunks cost next to nothing, and their logits take at most 384 MiB. least_chunks:
+ * the least number of chunks, lowered so that a chunk has at least 1,024 rows: with fewer rows, reading and writing
+ * dw would take longer than the products. */
 static inline int64_t lm_head_chunk_rows(int64_t rows, int64_t row_bytes, bool has_dw, int64_t least_chunks)
 {
     const int64_t chunk_bytes = has_dw ? 1 << 30 : 384 << 20, multiple = 128, least_rows = 1024;
@@ -20,14 +21,14 @@ static inline int64_t lm_head_chunk_rows(int64_t rows, int64_t row_bytes, bool h
     return (each + multiple - 1) / multiple * multiple;
 }
 
-/* Bytes the head works in on a GPU: a chunk's logits in x's dtype, and what a product takes. x (...,C). */
+/* Bytes of the head's workspace on a GPU: a chunk's logits in x's dtype, and scratch of a product. x (...,C). */
 static inline size_t lm_head_gpu_workspace(const TensorType *x, int64_t vocab, bool has_dw, int64_t least_chunks)
 {
     int64_t rows = type_rows(x), row_bytes = dtype_bytes(x->dtype, vocab);
     return GPU_GEMM_WORKSPACE + (size_t)(lm_head_chunk_rows(rows, row_bytes, has_dw, least_chunks) * row_bytes);
 }
 
-/* How often dw is added to while a micro-batch's chunks run. x (...,C). */
+/* How many sums are added to dw in one micro-batch: one for each chunk. x (...,C). */
 static inline int64_t lm_head_num_sums(const TensorType *x, int64_t vocab, int64_t least_chunks)
 {
     int64_t rows = type_rows(x);
@@ -35,7 +36,7 @@ static inline int64_t lm_head_num_sums(const TensorType *x, int64_t vocab, int64
     return (rows + each - 1) / each;
 }
 
-/* Whether the chunks' sum is made in fp32 apart from dw, which is of `dw` and rounds each time that it is added to. */
+/* Whether chunks are summed in fp32 in the workspace, because dw, of dtype `dw`, would round at each addition. */
 static inline bool lm_head_sums_apart(const TensorType *x, int64_t vocab, DType dw, const LmHeadBwdAttrs *attrs)
 {
     return attrs->sum_f32 && dw != DT_F32 && lm_head_num_sums(x, vocab, attrs->chunks) > 1;

@@ -1,14 +1,15 @@
-/* lm_head_loss: losses of logits = x w^T against labels, logits held for a chunk of rows only.
+/* lm_head_loss: losses of logits = x w^T against labels. Only the logits of one chunk of rows exist at a time.
  *
- * A chunk: logits by tiles; each row becomes exponentials, its loss, and for backward dlogits, in place; then dx of the
- * chunk's rows and what it adds to dw, which takes the chunks in order. Chunks without a trained label cost nothing. */
+ * For each chunk: logits are computed by tiles; each row becomes exponentials and gives its loss, and for backward becomes dlogits, in
+ * place. Then dx of the chunk's rows is computed, and the chunk's part of dw is added, in the order of chunks. Chunks without a trained
+ * label cost nothing. */
 #include "ops/loss/lm_head.h"
 #include "ops/loss/lm_head_chunks.h"
 
 #include <float.h>
 
 enum {
-    CHUNK_FLOATS = 1 << 25, /* logits of a chunk, 128 MiB: rows enough to read w for, by many workers too */
+    CHUNK_FLOATS = 1 << 25, /* logits of a chunk, 128 MiB: enough rows to be worth reading w, for many workers too */
     LEAST_ROWS = 64,
     MOST_ROWS = 1024,
     ROWS_PER_TASK = 4,
@@ -33,7 +34,7 @@ static Status lm_head_loss_infer(Node *node)
     return OK;
 }
 
-/* The backward op yields losses and hits as well: forward's are read from it and logits are computed once. */
+/* The backward op outputs losses and hits too; these replace forward's, so logits are computed once. */
 static Status lm_head_loss_backward(GradBuilder *grad, const Node *node)
 {
     Value   *x = node->in[0], *w = node->in[1], *dlosses = grad_of(grad, node->out[0]), *out[4];
@@ -66,19 +67,19 @@ static int64_t rows_of_chunk(const LmHead *head)
     return min_i64(head->rows, max_i64(LEAST_ROWS, min_i64(MOST_ROWS, rows)));
 }
 
-/* The chunk's logits: (rows, V) f32. */
+/* A view of the chunk's logits: (rows, V) f32. */
 static TensorView chunk_view(const LmHead *h, int64_t rows, float *logits)
 {
     return (TensorView){logits, type_make(DT_F32, 2, rows, h->vocab)};
 }
 
-/* They take the place of logits, each row from its beginning on. */
+/* A view of the chunk's dlogits, which replace the logits; each row begins where its logits began. */
 static TensorView dlogits_view(const LmHead *h, int64_t rows, float *logits)
 {
     return (TensorView){logits, type_make(h->narrow ? DT_BF16 : DT_F32, 2, rows, h->vocab)};
 }
 
-/* A product of dlogits: rows of bf16 are as far apart as those of f32. */
+/* A product that reads dlogits: bf16 rows are as far apart as the f32 rows that they replaced. */
 static Gemm of_dlogits(const LmHead *h, Gemm gemm)
 {
     if (h->narrow) gemm.a.stride = 2 * h->vocab;
@@ -105,11 +106,11 @@ static int64_t sum_floats(const LmHead *h)
     return sums_apart(h) ? (h->vocab * h->channels + 63) & ~(int64_t)63 : 0;
 }
 
-/* Logits of a chunk, then the sum of a bf16 dw, then what the products need. */
+/* Parts of the workspace: logits of a chunk, then the f32 sum of a dw of another dtype, then scratch of the products. */
 size_t lm_head_workspace(const LmHead *h, int num_workers)
 {
     if (!h->rows) return 0;
-    int64_t    rows = rows_of_chunk(h), last = h->rows % rows ? h->rows % rows : rows; /* fewer may fall into another grid */
+    int64_t    rows = rows_of_chunk(h), last = h->rows % rows ? h->rows % rows : rows; /* a shorter chunk may use another grid */
     TensorView sum = {.type = type_as(&h->w.type, DT_F32)};
     Gemm       gemms[6];
     int        count = 0;
@@ -129,7 +130,8 @@ typedef struct ChunkJob {
     float        *logits;
 } ChunkJob;
 
-/* Capped logits become gradients of those before; `scale` times the exponentials are the gradients of the capped ones. */
+/* Capped logits become gradients of the logits before the cap. scale * e^(logit - shift), less dloss at the label, is the gradient of a
+ * capped logit. */
 static void cap_gradients(float *logits, float cap, float shift, float scale, int64_t vocab, int32_t label, float dloss)
 {
     for (int64_t c = 0; c < vocab; c += TILE) {
@@ -143,23 +145,24 @@ static void cap_gradients(float *logits, float cap, float shift, float scale, in
     }
 }
 
-/* A row's exponentials, by stretches: each relative to the largest logit up to its end, so that logits are read once. */
+/* A row's exponentials, computed by stretches (consecutive parts of the row). A stretch's exponentials are relative to the largest logit up
+ * to its end, so that logits are read once. */
 typedef struct RowExps {
     int64_t stretch;
-    float   shifts[MOST_STRETCHES]; /* exps are e^(logits - shift) */
-    float   shift, total;           /* the largest logit, and the sum of exponentials relative to it */
+    float   shifts[MOST_STRETCHES]; /* a stretch's exponentials are e^(logits - shift) */
+    float   shift, total;           /* the largest logit of the row, and the sum of exponentials relative to it */
 } RowExps;
 
-/* Logits become exponentials in place. */
+/* Turns logits into exponentials in place. */
 static void row_exps(RowExps *row, float *logits, int64_t vocab)
 {
     row->stretch = TILE * div_up(vocab, TILE * MOST_STRETCHES);
-    row->shift = -FLT_MAX; /* not -inf, from which nothing can be subtracted */
+    row->shift = -FLT_MAX; /* finite, as -inf - -inf is NaN */
     row->total = 0;
     for (int64_t c = 0; c < vocab; c += row->stretch) {
         int64_t n = min_i64(row->stretch, vocab - c);
         float   most = vec_max(logits + c, n);
-        /* the next stretch comes into the cache while these become exponentials */
+        /* prefetches the next stretch while this one becomes exponentials */
         for (int64_t next = c + n; next < min_i64(vocab, c + 2 * n); next += 16) __builtin_prefetch(logits + next);
         if (most > row->shift) {
             row->total *= vec_expf(row->shift - most);
@@ -170,14 +173,14 @@ static void row_exps(RowExps *row, float *logits, int64_t vocab)
     }
 }
 
-/* row = scale row in bf16, from element `at` of its beginning on. */
+/* Converts floats [at, at + count) of a row to bf16, times scale, in place; bf16 elements are packed from the row's beginning. */
 static void narrow_row(float *row, int64_t at, float scale, int64_t count)
 {
     uint16_t *to = (uint16_t *)row + at;
     VEC_EACH(DT_BF16, to, count, i, n, vec8_some(DT_F32, row + at, i, n) * scale);
 }
 
-/* Exponentials become dlogits in place. */
+/* Turns exponentials into dlogits in place. */
 static void row_gradients(const LmHead *h, const RowExps *row, float *exps, int32_t label, float dloss)
 {
     bool  valid = label >= 0 && label < h->vocab;
@@ -194,14 +197,14 @@ static void row_gradients(const LmHead *h, const RowExps *row, float *exps, int3
     if (valid) vec_set(exps, h->narrow ? DT_BF16 : DT_F32, label, own);
 }
 
-/* The same of logits that are capped, which were not made exponentials. */
+/* Turns capped logits into dlogits in place. (Without a softcap, rows hold exponentials: row_gradients.) */
 static void capped_gradients(const LmHead *h, const RowLoss *row, float *logits, int32_t label, float dloss)
 {
     cap_gradients(logits, h->softcap, row->shift, dloss / row->total, h->vocab, label, dloss);
     if (h->narrow) narrow_row(logits, 0, 1, h->vocab);
 }
 
-/* As row_loss, of logits that become exponentials. */
+/* The same as row_loss, except that logits become exponentials. */
 static RowLoss row_loss_of_exps(RowExps *row, float *logits, int64_t vocab, int32_t label)
 {
     float target = label >= 0 && label < vocab ? logits[label] : NAN;
@@ -209,7 +212,7 @@ static RowLoss row_loss_of_exps(RowExps *row, float *logits, int64_t vocab, int3
     return row_loss_of(row->shift, row->total, target, label);
 }
 
-/* Losses of a few rows; logits become dlogits where they are wanted. */
+/* Computes losses of ROWS_PER_TASK rows; logits become dlogits if dlosses are given. */
 VEC_TASK(rows_task)
 {
     const ChunkJob *job = context;
@@ -226,7 +229,7 @@ VEC_TASK(rows_task)
         if (h->hits) h->hits[job->row + i] = row.hit;
         if (!h->dlosses) continue;
         if (label == IGNORE_INDEX) {
-            memset(logits, 0, (size_t)h->vocab * sizeof(float)); /* zeros in bf16 as well */
+            memset(logits, 0, (size_t)h->vocab * sizeof(float)); /* all bytes 0: also zeros in bf16 */
             continue;
         }
         float dloss = label >= 0 && label < h->vocab ? h->dlosses[job->row + i] : NAN;
@@ -267,7 +270,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
     int64_t    step = h->rows ? rows_of_chunk(h) : 1;
     float     *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
     void      *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
-    bool       holds = h->accumulate && !sums_apart(h); /* sum has something to add to */
+    bool       holds = h->accumulate && !sums_apart(h); /* sum holds values to add to */
     TensorView total = {sum, type_as(&h->w.type, DT_F32)};
     for (int64_t row = 0; row < h->rows; row += step) {
         ChunkJob job = {.head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits};
@@ -302,7 +305,7 @@ static double reference_logit(const LmHead *h, float logit)
     return cap > 0 ? cap * tanh(logit / cap) : logit;
 }
 
-/* Row by row, sums in the order of rows. */
+/* Computes losses and gradients row by row, and adds sums in the order of rows. */
 void lm_head_reference(const LmHead *h, float *row_scratch)
 {
     int64_t dw_numel = h->vocab * h->channels;
@@ -400,7 +403,7 @@ const OpDef op_lm_head_loss = {
                "[2,40,12], [1100,12], i32[2,40] below=1100\n"
                "[2,3,5], [7,5], i32[2,3] below=7 {softcap=1.5}\n"
                "[2,40,12], [12,12], i32[2,40] below=12 {hits=true}\n",
-    .large = /* few channels: bf16 logits as large as sqrt(channels) times these inputs are further from those in fp32 than models' are */
+    .large = /* few channels: with more, bf16 logits (about sqrt(channels) times x) would differ more from fp32 than models' logits do */
     "[2,200,32], [5003,32], i32[2,200] below=5003\n"
     "[2,200,32], [4000,32], i32[2,200] below=4000 {softcap=1.5}\n",
 };

@@ -1,4 +1,4 @@
-/* lm_head_loss: losses of x w^T, logits only in chunks. */
+/* lm_head_loss on CUDA: losses of x w^T, by chunks of rows. */
 #include "ops/loss/lm_head.cuh"
 
 static LmHead head_of_args(const KernelArgs *args)

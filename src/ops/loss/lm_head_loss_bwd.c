@@ -1,4 +1,4 @@
-/* lm_head_loss_bwd: losses and hits again, with dx and dw, in one pass over chunks of rows (lm_head_loss.c has them). */
+/* lm_head_loss_bwd: computes losses and hits again, with dx and dw, in one pass over chunks of rows (code in lm_head_loss.c). */
 #include "ops/loss/lm_head.h"
 #include "ops/loss/lm_head_chunks.h"
 
@@ -9,8 +9,8 @@ static const AttrDef lm_head_loss_bwd_attrs[] = {ATTR_DTYPE(LmHeadBwdAttrs, dw_d
                                                  ATTR_FLOAT(LmHeadBwdAttrs, softcap, 0),    ATTR_BOOL(LmHeadBwdAttrs, hits, false),
                                                  ATTR_BOOL(LmHeadBwdAttrs, sum_f32, false), {0}};
 
-/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's
- * dtype if not told otherwise, [hits (...) f32]. */
+/* dlosses (...) f32, x (...,C), w (V,C), labels i32 (...), [acc dw] -> losses (...) f32, dx of x's type, dw in x's dtype unless attribute
+ * dw_dtype says another, [hits (...) f32]. */
 static Status lm_head_loss_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -46,7 +46,7 @@ static size_t lm_head_loss_bwd_gpu_workspace(const Node *node, int sm)
     return lm_head_gpu_workspace(x, w->dim[0], dw != NULL, attrs->chunks) + (apart ? (size_t)dtype_bytes(DT_F32, type_numel(w)) : 0);
 }
 
-/* Where dw is wanted in fp32 dlogits have its precision. */
+/* Whether dlogits are rounded to bf16: not if dw is wanted in fp32. */
 static bool narrow(const TensorType *x, const TensorType *w, const LmHeadBwdAttrs *attrs)
 {
     return x->dtype == DT_BF16 && w->dtype == DT_BF16 && attrs->dw_dtype != DTYPE_TO_ATTR(DT_F32);
@@ -57,7 +57,7 @@ static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
     const TensorType *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
     LmHead            head = {.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
     head.narrow = narrow(x, w, node->attrs);
-    /* data is only compared with NULL */
+    /* only compared with NULL */
     if (node->out[OUT_DX]) head.dx = (TensorView){&head, node->out[OUT_DX]->type};
     if (node->out[OUT_DW]) head.dw = (TensorView){&head, node->out[OUT_DW]->type};
     return lm_head_workspace(&head, num_workers);

@@ -1,4 +1,4 @@
-/* lm_head_loss_bwd: losses and hits again, with dx and dw, in one pass over chunks of rows. */
+/* lm_head_loss_bwd on CUDA: computes losses and hits again, with dx and dw, in one pass over chunks of rows. */
 #include "ops/loss/lm_head.cuh"
 
 enum { IN_DLOSSES, IN_X, IN_W, IN_LABELS, IN_ACC };

@@ -1,5 +1,5 @@
-/* loss_sum: the training loss: the sum of token losses over the trained tokens of the whole optimizer step, whose count
- * is known beforehand. Micro-batches add up. Where it is the root of differentiation, its gradient is 1. */
+/* loss_sum: the training loss: the sum of token losses divided by the number of trained tokens of the whole optimizer step, which is known
+ * beforehand. Micro-batches add to it. If differentiation starts here, its gradient is 1. */
 #include "ops/infer.h"
 
 /* losses (B,T) f32, hyper f32 (HYPER_COUNT), [acc (1) f32] -> (1) f32. */

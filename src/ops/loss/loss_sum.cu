@@ -1,4 +1,4 @@
-/* loss_sum on CUDA: one block, sums in double, fixed order. */
+/* loss_sum on CUDA: one block adds in double, in a fixed order. */
 #include "ops/rows.cuh"
 
 static __global__ void loss_sum_block(const float *losses, int64_t count, const float *hyper, float *out, bool add)

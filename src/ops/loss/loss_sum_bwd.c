@@ -1,10 +1,10 @@
-/* loss_sum_bwd: d loss / d losses: inv_tokens everywhere, times the gradient of the sum where it is one term of the loss. */
+/* loss_sum_bwd: d loss / d losses is inv_tokens everywhere, times the gradient d of the sum if the sum is only one term of the loss. */
 #include "ops/infer.h"
 
 static const AttrDef loss_sum_bwd_attrs[] = {ATTR_INT(LossSumBwdAttrs, rows, 1), ATTR_INT(LossSumBwdAttrs, cols, 1), {0}};
 
-/* hyper f32 (HYPER_COUNT), [d (1) f32] -> dlosses (rows, cols) f32. It doesn't read the losses: they may be computed together with
- * what follows from their gradient. */
+/* hyper f32 (HYPER_COUNT), [d (1) f32] -> dlosses (rows, cols) f32. It doesn't read the losses, so they may be computed together with the
+ * ops that read their gradient. */
 static Status loss_sum_bwd_infer(Node *node)
 {
     const LossSumBwdAttrs *attrs = node->attrs;

@@ -1,4 +1,4 @@
-/* loss_sum_bwd on CUDA: inv_tokens d everywhere. */
+/* loss_sum_bwd on CUDA: stores inv_tokens d everywhere. */
 #include "ops/rows.cuh"
 
 static __global__ void loss_sum_bwd_fill(const float *hyper, const float *d, float *dlosses, int64_t count)

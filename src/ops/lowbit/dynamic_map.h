@@ -1,10 +1,10 @@
-/* The dynamic 8-bit map (Dettmers 2022, as bitsandbytes has it), for the CPU and CUDA: numbers in [-1, 1], or in [0, 1] for a map
- * without sign, by seven decades from 1e-7 to 1, each with twice as many values as the one below it.
+/* The dynamic 8-bit map (Dettmers 2022, as in bitsandbytes), for the CPU and CUDA: values in [-1, 1], or in [0, 1] for an unsigned map.
+ * They form seven decades from 1e-7 to 1, each with twice as many values as the decade below.
  *
- * Magnitudes are 0, then decade i (from 0) with 2^i of them, signed, or 2^(i + 1), at the middles of even parts of
- * [10^(i-7), 10^(i-6)], and last 1. A code is the index of the magnitude; signed: 127 plus or minus it, and 255 is 1: there is no -1.
+ * Magnitudes: first 0; then for each decade i (from 0) the middles of equal parts of [10^(i-7), 10^(i-6)], 2^i of them if signed, else 2^(i
+ * + 1); last 1. An unsigned code is the index of its magnitude. A signed code is 127 plus or minus the index: 255 is 1, and there is no -1.
  *
- * The last bits are those that bitsandbytes' map has on CPUs with fused products: the same steps, each rounded to fp32. */
+ * The last bits are those that bitsandbytes' map has on CPUs with fused multiply-adds: the same steps, each rounded to fp32. */
 #pragma once
 
 #include <math.h>
@@ -17,20 +17,20 @@
 #define DYNAMIC_FN static inline
 #endif
 
-enum { DYNAMIC_DECADES = 7, DYNAMIC_ZERO = 127 /* of a signed map */, DYNAMIC_MAGNITUDES = 256 };
+enum { DYNAMIC_DECADES = 7, DYNAMIC_ZERO = 127 /* the code of 0 in a signed map */, DYNAMIC_MAGNITUDES = 256 };
 
 typedef struct DynamicMap {
-    float magnitude[DYNAMIC_MAGNITUDES], middle[DYNAMIC_MAGNITUDES]; /* middle[p]: between p and p + 1; of the last: inf */
-    float low[DYNAMIC_DECADES], per_unit[DYNAMIC_DECADES];           /* where a decade begins, magnitudes per unit of it */
+    float magnitude[DYNAMIC_MAGNITUDES], middle[DYNAMIC_MAGNITUDES]; /* middle[p]: between magnitudes p and p + 1; inf for the last */
+    float low[DYNAMIC_DECADES], per_unit[DYNAMIC_DECADES];           /* where a decade begins; magnitudes per unit of its length */
 } DynamicMap;
 
-DYNAMIC_FN float dynamic_decade(int i) /* its end: the fp32 nearest to 10^(i-6) */
+DYNAMIC_FN float dynamic_decade(int i) /* the end of decade i: the fp32 nearest to 10^(i-6) */
 {
     int power = DYNAMIC_DECADES - 1 - i;
     return 1 / ((power & 1 ? 10.0f : 1.0f) * (power & 2 ? 100.0f : 1.0f) * (power & 4 ? 10000.0f : 1.0f));
 }
 
-/* The bits below the highest of x > 0. */
+/* floor(log2(x)) of x > 0. */
 DYNAMIC_FN int dynamic_log2_of(int x)
 {
 #ifdef __CUDA_ARCH__
@@ -40,14 +40,14 @@ DYNAMIC_FN int dynamic_log2_of(int x)
 #endif
 }
 
-/* Where part k of `count` in [0.1, 1] begins, found from the nearer end. */
+/* Where part k of `count` parts of [0.1, 1] begins, computed from the nearer end. */
 DYNAMIC_FN float dynamic_boundary(int k, int count)
 {
     float step = (1 - 0.1f) / (float)count;
     return k < (count + 1) / 2 ? fmaf(step, (float)k, 0.1f) : fmaf(-step, (float)(count - k), 1);
 }
 
-/* The only sums of products are explicit fmas, so that no compiler's contraction changes the result. */
+/* Magnitude p. All sums of products are explicit fmas, so that no compiler changes the result by fusing. */
 DYNAMIC_FN float dynamic_magnitude(bool is_signed, int p)
 {
     if (p == 0) return 0;
@@ -56,13 +56,13 @@ DYNAMIC_FN float dynamic_magnitude(bool is_signed, int p)
     return dynamic_decade(i) * (0.5f * (dynamic_boundary(q - count, count) + dynamic_boundary(q - count + 1, count)));
 }
 
-/* The index of 1. */
+/* The index of magnitude 1. */
 DYNAMIC_FN int dynamic_last(bool is_signed)
 {
     return is_signed ? 128 : 255;
 }
 
-/* Fills entry p of the tables: for all p in [0, DYNAMIC_MAGNITUDES) once, by any number of threads. */
+/* Fills entry p of the tables; to be called once for each p in [0, DYNAMIC_MAGNITUDES), by any number of threads. */
 DYNAMIC_FN void dynamic_map_entry(DynamicMap *map, bool is_signed, int p)
 {
     int last = dynamic_last(is_signed);
@@ -85,7 +85,7 @@ DYNAMIC_FN float dynamic_value(const DynamicMap *map, bool is_signed, int code)
     return p < 0 ? -map->magnitude[-p] : map->magnitude[p];
 }
 
-DYNAMIC_FN float dynamic_log2(float x) /* near enough */
+DYNAMIC_FN float dynamic_log2(float x) /* approximate */
 {
 #ifdef __CUDA_ARCH__
     return __log2f(x);
@@ -94,8 +94,8 @@ DYNAMIC_FN float dynamic_log2(float x) /* near enough */
 #endif
 }
 
-/* The code of the value nearest to x, of two the one nearer to 0; NaN: that of 0. The decade by logarithm and the place in it by a
- * product are at most one magnitude off, whatever their last bits: two comparisons then decide. */
+/* The code of the value nearest to x; of two equally near values, of the one nearer to 0. NaN has the code of 0. The logarithm finds the
+ * decade and a product the place in it, at most one magnitude off, whatever their last bits are; two comparisons then decide. */
 DYNAMIC_FN int dynamic_nearest(const DynamicMap *map, bool is_signed, float x)
 {
     float size = fabsf(x), decade = floorf(dynamic_log2(size) * 0.30103f + (float)DYNAMIC_DECADES);
@@ -107,7 +107,7 @@ DYNAMIC_FN int dynamic_nearest(const DynamicMap *map, bool is_signed, float x)
     return x < 0 ? DYNAMIC_ZERO - (p < DYNAMIC_ZERO ? p : DYNAMIC_ZERO) : DYNAMIC_ZERO + p;
 }
 
-/* The codes of a block; returns its scale, the largest magnitude. Zeros have scale 0. */
+/* Encodes a block; returns its scale, the largest magnitude. A block of zeros has scale 0. */
 DYNAMIC_FN float dynamic_encode(const DynamicMap *map, bool is_signed, const float *values, int64_t count, uint8_t *codes)
 {
     float most = 0;

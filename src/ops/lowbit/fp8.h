@@ -1,7 +1,7 @@
-/* What the ops of FP8 with a scale a tensor share, on the CPU and CUDA (Micikevicius 2022).
+/* What the ops of FP8 with one scale a tensor share, on the CPU and CUDA (Micikevicius 2022).
  *
- * Codes are the numbers times `scale`, rounded to nearest, ties to even; what is finite and beyond the format's largest number
- * becomes that one, what isn't finite NaN. The numbers are the codes times 1 / scale. */
+ * A code is x * `scale`, rounded to nearest, ties to even. A finite value beyond the format's largest becomes the largest; infinity and NaN
+ * become NaN. The value of a code is the code times 1 / scale. */
 #pragma once
 
 #include "base/small_float.h"
@@ -15,21 +15,21 @@
 #define FP8_FN static inline
 #endif
 
-/* A tensor's scale. The inverse is first: products read it through a pointer that cuBLASLt wants 16-byte aligned. */
+/* A tensor's scale. The inverse is first: cuBLASLt reads it through a pointer that it wants 16-byte aligned. */
 enum { FP8_INVERSE, FP8_SCALE, FP8_SCALE_FLOATS = 4 };
 
-/* Rows that ops make codes of beside their results are of a multiple of so many numbers: a thread's codes of a row lie well. */
+/* Ops that make codes of their results need rows of a multiple of this many elements: a thread's codes are then aligned. */
 enum { FP8_WHOLE = 16 };
 
 enum { FP8_MOST_MARGIN = 32, FP8_SCALE_PART = 16384 /* elements that fp8_own_scale takes at a time */ };
 
-/* The format of codes that an attribute names. */
+/* The dtype of codes that an attribute names; 0: e4m3. */
 FP8_FN DType fp8_dtype(int64_t attr)
 {
     return attr ? ATTR_TO_DTYPE(attr) : DT_E4M3;
 }
 
-/* The code of what isn't finite, as dtype_encode has it for NaN. */
+/* The code of infinity and NaN, as dtype_encode encodes NaN. */
 FP8_FN uint32_t fp8_nan(DType dtype)
 {
     return dtype == DT_E4M3 ? 0x7F : 0x7E;
@@ -48,10 +48,10 @@ FP8_FN float fp8_most(DType dtype)
     return dtype == DT_E4M3 ? 448.0f : 57344.0f;
 }
 
-#define FP8_INFINITE 0x7F800000u /* small_magnitude of infinity; NaN's are above */
+#define FP8_INFINITE 0x7F800000u /* small_magnitude of infinity; NaN's is larger */
 
-/* The scale of a tensor whose largest magnitude is amax, for codes up to `most`: the old one stays where amax is 0 or not finite.
- * From 2^-126 to 2^126, so that it and its inverse are normal numbers. */
+/* Sets the scale of a tensor whose largest magnitude is amax, for codes up to `most`, 2^margin below it. The old scale stays if amax is 0
+ * or not finite. Scales are from 2^-126 to 2^126, so that a scale and its inverse are normal numbers. */
 FP8_FN void fp8_scale_follow(float *scale, float amax, float most, int64_t margin)
 {
     if (amax > 0 && small_magnitude(amax) < FP8_INFINITE)

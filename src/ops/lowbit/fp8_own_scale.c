@@ -1,6 +1,6 @@
-/* fp8_own_scale: the scale that brings x's own largest magnitude to the largest code, 2^margin below it. ops/lowbit/fp8.h says how.
+/* fp8_own_scale: the scale that maps x's own largest magnitude to the largest code, 2^margin below it (ops/lowbit/fp8.h).
  *
- * An x of zeros alone, or with anything that isn't finite, leaves the scale as it was. */
+ * If x has only zeros, or an element that isn't finite, the scale stays as it was. */
 #include "ops/infer.h"
 #include "ops/lowbit/fp8.h"
 
@@ -27,7 +27,7 @@ static OpCost fp8_own_scale_cost(const Node *node)
     return cost_streaming(node, (double)type_numel(&node->in[IN_X]->type));
 }
 
-/* The largest magnitude of each part of x, on the CPU and CUDA. */
+/* Room for the largest magnitude of each part of x, on the CPU and CUDA. */
 static size_t fp8_own_scale_gpu_workspace(const Node *node, int sm)
 {
     (void)sm;

@@ -5,7 +5,7 @@
 
 enum { THREADS = 256 };
 
-/* Every thread gets the block's largest. */
+/* Every thread gets the largest of the whole block. */
 static __device__ __forceinline__ uint32_t block_most(uint32_t most)
 {
     __shared__ uint32_t warps[THREADS / 32];
@@ -16,7 +16,7 @@ static __device__ __forceinline__ uint32_t block_most(uint32_t most)
     return most;
 }
 
-/* packs: of 16 bytes, which x begins with. A block takes a part. */
+/* packs: whole packs of 16 bytes at the beginning of x; 0 if x isn't aligned. A thread block takes a part. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) largest_of_parts(const T *x, uint32_t *parts, int64_t packs, int64_t numel)
 {

@@ -1,7 +1,7 @@
-/* fp8_quantise: the codes of x under a scale, as x lies and transposed, and the largest magnitude seen so far. ops/lowbit/fp8.h says how.
+/* fp8_quantise: codes of x under one scale, in x's layout and transposed, and the largest magnitude so far (ops/lowbit/fp8.h).
  *
- * Products of FP8 read their operands along the dim that is summed over, so that what is read by two of them is there in both
- * layouts. Elements that aren't finite are left out of the largest magnitude. */
+ * FP8 products read their operands along the dim that is summed over. An operand of two products therefore exists in both layouts. Elements
+ * that aren't finite don't count for the largest magnitude. */
 #include "ops/lowbit/fp8_rows.h"
 
 static const AttrDef fp8_quantise_attrs[] = {ATTR_DTYPE(Fp8QuantiseAttrs, dtype), {0}};
@@ -30,15 +30,15 @@ static OpCost fp8_quantise_cost(const Node *node)
     return cost_streaming(node, 2.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-enum { EDGE = 64 }; /* a task is EDGE rows, done EDGE columns at a time */
+enum { EDGE = 64 }; /* rows of a task, and columns that it does at a time */
 
 typedef struct Quantise {
     const KernelArgs *args;
     int64_t           rows, cols;
-    uint32_t         *most; /* of each task */
+    uint32_t         *most; /* largest magnitude of each task */
 } Quantise;
 
-/* `count` elements from `at` on, EDGE at most. Returns the largest finite magnitude. */
+/* Encodes `count` elements from `at` on, EDGE at most. Returns the largest finite magnitude. */
 static uint32_t encode_part(const Quantise *q, int64_t at, int64_t count, uint8_t *codes)
 {
     const Fp8QuantiseAttrs *attrs = q->args->attrs;

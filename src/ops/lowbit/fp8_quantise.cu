@@ -1,4 +1,4 @@
-/* fp8_quantise on CUDA: a block takes a tile of 128 x 128, a thread 4 rows of 16 columns of it. x is read once. */
+/* fp8_quantise on CUDA: a thread block takes a tile of 128 x 128, a thread 4 rows of 16 columns of it. x is read once. */
 #include "ops/lowbit/fp8_scaled.cuh"
 #include "ops/lowbit/fp8_sixteen.cuh"
 
@@ -6,7 +6,7 @@ enum { IN_X, IN_SCALE };
 enum { OUT_CODES, OUT_CODES_T, OUT_AMAX };
 enum { EDGE = SCALED_GROUPS * COLS };
 
-/* WHOLE: rows of x and of codes are whole pieces of 16, well aligned. tiles: beside each other. */
+/* WHOLE: rows of x and of codes consist of whole, aligned packs of 16. tiles: side by side. */
 template <typename T, DType F, bool WHOLE>
 static __global__ void __launch_bounds__(SCALED_THREADS, 3) fp8_tiles(const T *x, ScaledCodes q, unsigned tiles)
 {

@@ -1,19 +1,19 @@
-/* Codes of rows on CUDA, in kernels that make the rows: e4m3 with a scale for each FP8_TILE numbers of a row, which are those of threads
- * beside each other, all of them there; or e4m3 or e5m2 under one scale. A thread holds 16 bytes of a row. */
+/* Codes of rows on CUDA, for kernels that compute the rows: e4m3 with a scale for each FP8_TILE elements of a row, which neighbouring
+ * threads hold, all of them active; or e4m3 or e5m2 under one scale. A thread holds 16 bytes of a row. */
 #pragma once
 
 #include "ops/lowbit/fp8_scaled.cuh"
 #include "ops/lowbit/fp8_tiles.h"
 
-/* What a kernel makes besides its result: a constant of its instances. */
+/* What a kernel stores besides its result: a template parameter of kernels. */
 enum { CODES_NONE, CODES_BLOCKS, CODES_SCALED };
 
 typedef struct RowCodes {
-    ScaledCodes scaled; /* codes, rows and cols are those of both kinds */
+    ScaledCodes scaled; /* codes, rows and cols are used for both kinds */
     float      *scales; /* of blocks; NULL: not wanted */
 } RowCodes;
 
-/* Outputs from `first` on; `scale` is the first input of codes under one scale, `format` the attribute. */
+/* Outputs from `first` on. scale: index of the first input that codes under one scale need; format: the attribute. */
 static inline RowCodes row_codes(const KernelArgs *args, int first, int scale, int64_t format, int64_t rows, int64_t cols)
 {
     RowCodes q = {scaled_codes(args, first, scale, format, rows, cols), NULL};
@@ -27,10 +27,10 @@ static inline int row_codes_kind(const RowCodes *q)
     return q->scaled.codes || q->scales ? CODES_BLOCKS : CODES_NONE;
 }
 
-/* What a thread knows of codes under one scale. */
+/* A thread's state for codes under one scale. */
 struct RowState {
     float    factor;
-    uint32_t most, seen; /* of its own numbers so far; of others before */
+    uint32_t most, seen; /* largest magnitude of this thread's elements so far; largest one of other blocks before */
 };
 
 template <int CODES> static __device__ __forceinline__ RowState row_state(const RowCodes &q)
@@ -42,13 +42,13 @@ template <int CODES> static __device__ __forceinline__ RowState row_state(const 
     return state;
 }
 
-/* All threads of a block come here once, at their end. */
+/* Called once by all threads of a block, at their end. */
 template <int CODES> static __device__ __forceinline__ void row_record(const RowCodes &q, const RowState &state)
 {
     if (CODES == CODES_SCALED) record_most(q.scaled, state.most, state.seen);
 }
 
-/* The largest of THREADS threads beside each other, which are a part of a warp. */
+/* The largest of THREADS neighbouring threads, which are a part of a warp. */
 template <int THREADS> static __device__ __forceinline__ uint32_t most_of(uint32_t most)
 {
     unsigned lane = threadIdx.x % 32, mask = THREADS == 32 ? 0xFFFFFFFFu : ((1u << THREADS % 32) - 1) << (lane / THREADS * THREADS);
@@ -57,7 +57,7 @@ template <int THREADS> static __device__ __forceinline__ uint32_t most_of(uint32
     return most;
 }
 
-/* Codes of v, which changes, by the scale of the block that it is a part of. */
+/* Codes of v, which is overwritten, with the scale of the block that v belongs to. */
 template <int N> static __device__ __forceinline__ void encode_block(const RowCodes &q, float *v, int64_t row, int64_t col, uint32_t *words)
 {
     uint32_t most = 0;
@@ -71,7 +71,7 @@ template <int N> static __device__ __forceinline__ void encode_block(const RowCo
     for (int w = 0; w < N / 4; w++) words[w] = fp8_encode4(v + 4 * w, DT_E4M3);
 }
 
-/* The codes of this thread's numbers, as T has them; the first is at `col` of the row. */
+/* Stores the codes of this thread's elements, rounded to T; the first is at `col` of the row. */
 template <int CODES, typename T>
 static __device__ __forceinline__ void store_row_codes(const RowCodes &q, RowState &state, const Pack<T> &pack, int64_t row, int64_t col)
 {
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void store_row_codes(const RowCodes &q, RowSta
     if (q.scaled.codes) store_words<N / 4>(q.scaled.codes + row * q.scaled.cols + col, words);
 }
 
-/* What this thread makes of a row, from `col` on: to y (NULL: not wanted) and to its codes. */
+/* Stores this thread's results of a row, from `col` on: in y (NULL: not wanted) and as codes. */
 template <int CODES, typename T>
 static __device__ __forceinline__ void store_result(T *y, const float *v, const RowCodes &q, RowState &state, int64_t row, int64_t col)
 {

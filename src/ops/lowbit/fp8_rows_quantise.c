@@ -1,6 +1,6 @@
-/* fp8_rows_quantise: rows as e4m3 codes with a scale for each 128 numbers of a row, from their own largest magnitude:
- * ops/lowbit/fp8_tiles.h says how. Scales lie the way products on sm_90 read them: those of all rows for one block of columns beside each
- * other. */
+/* fp8_rows_quantise: rows as e4m3 codes with a scale for each 128 elements of a row, from their own largest magnitude
+ * (ops/lowbit/fp8_tiles.h). Scales are stored as products on sm_90 read them: for each block of columns the scales of all rows side by
+ * side. */
 #include "ops/lowbit/fp8_rows.h"
 
 enum { OUT_CODES, OUT_SCALE };

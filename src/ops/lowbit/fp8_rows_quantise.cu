@@ -1,5 +1,5 @@
-/* fp8_rows_quantise on CUDA: a warp takes 512 numbers of some rows, a thread 16 of each, which stay in registers between the search for
- * the largest magnitude, among 8 threads, and the coding. All loads are under way at once; x is read once. */
+/* fp8_rows_quantise on CUDA: a warp takes 512 elements of some rows, a thread 16 of each row. They stay in registers between the search for
+ * the largest magnitude, among 8 threads, and the encoding. All loads are in flight at once; x is read once. */
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/lowbit/fp8_sixteen.cuh"
 
@@ -12,7 +12,7 @@ typedef struct BlockCodes {
     int64_t  rows, cols;
 } BlockCodes;
 
-/* WHOLE: rows of x and of codes are whole pieces of 16, well aligned. */
+/* WHOLE: rows of x and of codes consist of whole, aligned packs of 16. */
 template <typename T, bool WHOLE> static __global__ void __launch_bounds__(THREADS, 4) fp8_rows(const T *x, BlockCodes q, unsigned pieces)
 {
     enum { ROWS = 8 / sizeof(T) };

@@ -1,6 +1,6 @@
-/* Codes under one scale on CUDA, as they lie and turned: of fp8_quantise, and of kernels that make the numbers. Such a kernel gives a block
- * of SCALED_THREADS a tile of SCALED_ROWS rows, a thread 4 of them and PER columns. Codes of the transpose go out by way of shared memory,
- * where a word is one column's codes of 4 rows, so that they are written 128 bytes in a row. */
+/* Codes under one scale on CUDA, in the tensor's layout and transposed, for fp8_quantise and for kernels that compute the elements. Such a
+ * kernel gives a thread block of SCALED_THREADS a tile of SCALED_ROWS rows, a thread 4 of these rows and PER columns. Transposed codes go
+ * through shared memory, where a word has one column's codes of 4 rows, so that they are stored 128 bytes in a row. */
 #pragma once
 
 #include "device/cuda/fp8.cuh"
@@ -11,14 +11,14 @@ enum { SCALED_ROWS = 128, SCALED_THREADS = 256, SCALED_EACH = 4, SCALED_GROUPS =
 
 typedef struct ScaledCodes {
     uint8_t     *codes, *codes_t; /* NULL: not wanted */
-    unsigned    *amax;            /* bits of a float that isn't negative; NULL: not wanted */
-    const float *scale;           /* NULL: codes aren't under one scale */
+    unsigned    *amax;            /* bits of a non-negative float; NULL: not wanted */
+    const float *scale;           /* NULL: codes don't have one scale for all */
     int          format;
-    bool         whole_t; /* rows of codes_t are whole pieces of 16, well aligned */
+    bool         whole_t; /* rows of codes_t consist of whole, aligned packs of 16 */
     int64_t      rows, cols;
 } ScaledCodes;
 
-/* Outputs from `first` on, under the scale that input `scale` is; `format` is the attribute. */
+/* Outputs from `first` on. scale: index of the input that is the scale; format: the attribute. */
 static inline ScaledCodes scaled_codes(const KernelArgs *args, int first, int scale, int64_t format, int64_t rows, int64_t cols)
 {
     ScaledCodes q = {};
@@ -33,7 +33,7 @@ static inline ScaledCodes scaled_codes(const KernelArgs *args, int first, int sc
     return q;
 }
 
-/* Blocks for tiles of `per` columns a thread. *across: tiles beside each other. */
+/* The number of blocks, for tiles of `per` columns a thread; *across: tiles side by side. */
 static inline Status scaled_grid(int64_t rows, int64_t cols, int64_t per, unsigned *blocks, unsigned *across)
 {
     int64_t beside = cuda_div_up(cols, SCALED_GROUPS * per), all = cuda_div_up(rows, SCALED_ROWS) * beside;
@@ -49,7 +49,7 @@ static inline bool scaled_codes_wanted(const ScaledCodes *q)
     return q->scale && (q->codes || q->codes_t || q->amax);
 }
 
-/* Codes of N numbers. Returns the largest finite magnitude. */
+/* Encodes N elements. Returns the largest finite magnitude. */
 template <int N> static __device__ __forceinline__ uint32_t encode_scaled(const float *v, float factor, int format, uint32_t *words)
 {
     uint32_t most = 0;
@@ -75,7 +75,7 @@ template <int N> static __device__ __forceinline__ uint32_t encode_scaled(const 
     return most;
 }
 
-/* One word or two, at a place that is aligned to them. */
+/* Stores one word or two, at an address aligned to them. */
 template <int N> static __device__ __forceinline__ void store_words(void *to, const uint32_t *words)
 {
     if (N == 2)
@@ -84,15 +84,15 @@ template <int N> static __device__ __forceinline__ void store_words(void *to, co
         *(uint32_t *)to = words[0];
 }
 
-/* ---- the largest magnitude: the same in whatever order blocks report theirs ---- */
+/* ---- the largest magnitude: it doesn't depend on the order in which blocks report theirs ---- */
 
-/* What is there before a block's work is a bound: blocks that find nothing larger report nothing. For the first thread alone. */
+/* The amax before a block's work is a lower bound: blocks that find nothing larger report nothing. Read by the first thread only. */
 static __device__ __forceinline__ unsigned seen_most(const ScaledCodes &q)
 {
     return q.amax && threadIdx.x == 0 ? *(volatile unsigned *)q.amax : 0;
 }
 
-/* Reports what the block's threads, whole warps, have seen. All of them come here, once. */
+/* Reports the largest magnitude of the block's threads (whole warps), all of which call it once. */
 static __device__ __forceinline__ void record_most(const ScaledCodes &q, uint32_t most, unsigned seen)
 {
     __shared__ uint32_t largest[32];
@@ -105,9 +105,9 @@ static __device__ __forceinline__ void record_most(const ScaledCodes &q, uint32_
     if (most > seen) atomicMax(q.amax, most);
 }
 
-/* ---- tiles: PER columns a thread, SCALED_GROUPS threads beside each other ---- */
+/* ---- tiles: PER columns a thread, SCALED_GROUPS threads side by side ---- */
 
-/* Word i of the result is byte i of each of the four. */
+/* Transposes 4 x 4 bytes: word i of the result has byte i of each of the four words. */
 static __device__ __forceinline__ void turn_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d, uint32_t *out)
 {
     uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
@@ -118,12 +118,12 @@ static __device__ __forceinline__ void turn_bytes(uint32_t a, uint32_t b, uint32
     out[3] = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-/* Columns of a tile. Word `band` of a column lies at band ^ 4 group: writes of a warp and reads of 8 threads then meet every bank once. */
+/* Columns of a tile. Word `band` of a column is at band ^ 4 group, so that writes of a warp and reads of 8 threads use every bank once. */
 template <int PER> struct TurnedTile {
     __align__(16) uint32_t columns[SCALED_GROUPS * PER][SCALED_BANDS];
 };
 
-/* This thread's codes, of SCALED_EACH rows. */
+/* Stores this thread's codes of SCALED_EACH rows into the tile. */
 template <int PER> static __device__ __forceinline__ void put_turned(TurnedTile<PER> &tile, const uint32_t (*words)[PER / 4])
 {
     int group = threadIdx.x % SCALED_GROUPS, band = threadIdx.x / SCALED_GROUPS;
@@ -136,7 +136,7 @@ template <int PER> static __device__ __forceinline__ void put_turned(TurnedTile<
     }
 }
 
-/* Columns of the tile as rows of codes_t, those before `end`: 8 threads a column, 16 codes each. */
+/* Stores columns of the tile below `end` as rows of codes_t: 8 threads a column, 16 codes each. */
 template <int PER>
 static __device__ __forceinline__ void store_turned(const ScaledCodes &q, const TurnedTile<PER> &tile, int64_t row, int64_t col,
                                                     int64_t end)

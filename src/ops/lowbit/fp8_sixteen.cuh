@@ -1,11 +1,11 @@
-/* Kernels of FP8 codes on CUDA whose threads take 16 numbers of a row: two or four packs of x, one of codes. */
+/* For kernels of FP8 codes on CUDA whose threads take 16 elements of a row: two or four packs of x, one of codes. */
 #pragma once
 
 #include "device/cuda/fp8.cuh"
 
 enum { COLS = 16, WORDS = COLS / 4 };
 
-/* A row of the thread's part of x, as it is stored. */
+/* One row of the thread's part of x, as stored. */
 template <typename T> struct Row {
     enum { N = Pack<T>::N };
     Pack<T> packs[COLS / N];
@@ -16,8 +16,8 @@ template <typename T> struct Row {
     }
 };
 
-/* WHOLE: cols is a multiple of 16, x well aligned. Beyond the last row or column it is that one's numbers again: without branches all
- * loads are under way at once, and the largest magnitude is the same. */
+/* WHOLE: cols is a multiple of 16, and x is aligned. Beyond the last row or column it loads the last ones again: without branches all loads
+ * are in flight at once, and the largest magnitude stays the same. */
 template <typename T, bool WHOLE>
 static __device__ __forceinline__ Row<T> load_row(const T *x, int64_t rows, int64_t cols, int64_t row, int64_t col)
 {
@@ -35,7 +35,7 @@ static __device__ __forceinline__ Row<T> load_row(const T *x, int64_t rows, int6
     return out;
 }
 
-/* The first `count` of 16 codes; all of them with WHOLE. */
+/* Stores the first `count` of 16 codes; all of them if WHOLE. */
 template <bool WHOLE> static __device__ __forceinline__ void store_codes(uint8_t *codes, int64_t count, const uint32_t *words)
 {
     if (WHOLE) {

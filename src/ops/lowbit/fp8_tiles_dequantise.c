@@ -1,5 +1,5 @@
-/* fp8_tiles_dequantise: the weight that e4m3 codes with scales of tiles stand for: ops/fp8_tiles.h. A product is rounded to fp32, then
- * to the weight's dtype. Several weights become one matrix at once: each has tiles of its own. */
+/* fp8_tiles_dequantise: decodes a weight from e4m3 codes with scales of tiles (ops/lowbit/fp8_tiles.h). Code times scale is rounded to
+ * fp32, then to the weight's dtype. Several weights may become one matrix at once: each has tiles of its own. */
 #include "ops/infer.h"
 #include "ops/lowbit/fp8_tiles.h"
 
@@ -7,7 +7,7 @@ static const AttrDef fp8_tiles_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs,
 
 enum { IN_CODES, IN_SCALE };
 
-/* Rows of tiles that the members before `member` have. */
+/* Rows of tiles of the members before `member`. */
 static int64_t tiles_before(const int64_t *rows, int member)
 {
     int64_t tiles = 0;
@@ -15,8 +15,8 @@ static int64_t tiles_before(const int64_t *rows, int member)
     return tiles;
 }
 
-/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, divided up) -> w (N,K). Of members each has so many rows of scales, one after the
- * other. */
+/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, divided up) -> w (N,K). With members, the scales of each member follow those of the one
+ * before. */
 static Status fp8_tiles_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -36,7 +36,7 @@ static OpCost fp8_tiles_dequantise_cost(const Node *node)
     return cost_streaming(node, (double)type_numel(&node->out[0]->type));
 }
 
-/* Elements [at, at + count) of one row of a tile. */
+/* Decodes elements [at, at + count) of one row of a tile. */
 static void decode_row(const TensorView *w, int64_t at, int64_t count, float scale, const uint8_t *codes)
 {
     float scratch[FP8_TILE], *row = tile_result(w, at, scratch);
@@ -46,7 +46,7 @@ static void decode_row(const TensorView *w, int64_t at, int64_t count, float sca
 
 typedef struct Member {
     const KernelArgs *args;
-    int64_t           first, rows, tiles; /* tiles: rows of them before it */
+    int64_t           first, rows, tiles; /* tiles: rows of tiles before this member */
 } Member;
 
 static void dequantise_task(void *context, int64_t task, int worker)

@@ -1,11 +1,11 @@
-/* fp8_tiles_dequantise on CUDA: a thread block takes a tile, a thread 8 elements beside each other in each of 8 rows, all loaded before
- * the first is stored. Memory: 3 bytes an element in bf16. */
+/* fp8_tiles_dequantise on CUDA: a thread block takes a tile, a thread 8 elements side by side in each of 8 rows, all loaded before the
+ * first is stored. Memory: 3 bytes an element in bf16. */
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 #include "ops/lowbit/fp8_tiles.h"
 
 enum { IN_CODES, IN_SCALE };
-enum { ACROSS = FP8_TILE / 8, THREADS = 256, STEP = THREADS / ACROSS /* rows */, TURNS = FP8_TILE / STEP };
+enum { ACROSS = FP8_TILE / 8, THREADS = 256, STEP = THREADS / ACROSS /* rows at a time */, TURNS = FP8_TILE / STEP };
 
 static __device__ __forceinline__ uint2 load_codes(const uint8_t *codes, bool wide, int64_t count)
 {
@@ -17,13 +17,13 @@ static __device__ __forceinline__ uint2 load_codes(const uint8_t *codes, bool wi
     return make_uint2((uint32_t)word, (uint32_t)(word >> 32));
 }
 
-/* Rows of w in the order of tiles: a member's first tile begins at its own first row. */
+/* Rows of w of each member. A member's first tile begins at its own first row. */
 typedef struct Members {
     int64_t rows[DEQUANTISE_MAX_MEMBERS];
     int     count;
 } Members;
 
-/* The first row of row `down` of tiles; *out_end is where its member ends. */
+/* The first row of w of tile row `down`; *out_end is where its member ends. */
 static __device__ __forceinline__ int64_t tile_row(const Members *members, int64_t down, int64_t *out_end)
 {
     int64_t first = 0;
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int64_t tile_row(const Members *members, int64
     return first + down * FP8_TILE;
 }
 
-/* wide: rows of w begin at multiples of 16 bytes, of codes of 8. */
+/* wide: rows of w are aligned to 16 bytes, rows of codes to 8. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     fp8_tiles(const uint8_t *codes, const float *scales, T *w, Members members, int64_t cols, int64_t across, int64_t tiles, bool wide)

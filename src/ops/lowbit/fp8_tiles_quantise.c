@@ -1,4 +1,4 @@
-/* fp8_tiles_quantise: a weight as e4m3 codes with a scale for each tile of 128 x 128: ops/lowbit/fp8_tiles.h says how. */
+/* fp8_tiles_quantise: encodes a weight in e4m3 with a scale for each tile of 128 x 128 (ops/lowbit/fp8_tiles.h). */
 #include "ops/infer.h"
 #include "ops/lowbit/fp8_tiles.h"
 

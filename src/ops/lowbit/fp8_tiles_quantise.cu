@@ -1,10 +1,10 @@
-/* fp8_tiles_quantise on CUDA: a thread block takes a tile, which stays in registers between the search for the largest magnitude and
- * the coding: 8 elements beside each other in each of 8 rows a thread. x is read once. */
+/* fp8_tiles_quantise on CUDA: a thread block takes a tile, a thread 8 elements side by side in each of 8 rows. The tile stays in registers
+ * between the search for the largest magnitude and the encoding. x is read once. */
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/fp8_tiles.h"
 
 enum { OUT_CODES, OUT_SCALE };
-enum { ACROSS = FP8_TILE / 8, THREADS = 256, STEP = THREADS / ACROSS /* rows */, TURNS = FP8_TILE / STEP };
+enum { ACROSS = FP8_TILE / 8, THREADS = 256, STEP = THREADS / ACROSS /* rows at a time */, TURNS = FP8_TILE / STEP };
 
 static __device__ __forceinline__ uint32_t block_most(uint32_t most)
 {
@@ -14,7 +14,7 @@ static __device__ __forceinline__ uint32_t block_most(uint32_t most)
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < THREADS / 32; i++) most = max(most, of_warp[i]);
-    __syncthreads(); /* before the next tile's are written */
+    __syncthreads(); /* before the next tile's magnitudes are written */
     return most;
 }
 
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void store_codes(uint8_t *codes, const uint8_t
         if (k < count) codes[k] = in[k];
 }
 
-/* codes, scales NULL: not wanted. wide: rows begin at multiples of 16 bytes, of codes of 8. */
+/* codes, scales NULL: not wanted. wide: rows are aligned to 16 bytes, rows of codes to 8. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     fp8_tiles(const T *x, uint8_t *codes, float *scales, int64_t rows, int64_t cols, int64_t across, int64_t tiles, bool wide)

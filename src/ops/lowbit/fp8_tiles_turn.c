@@ -1,5 +1,5 @@
-/* fp8_tiles_turn: what products read of a weight in e4m3 codes with scales of tiles, beside its codes: the transpose, which the gradient
- * of its input is made from, and both layouts' scales in rows whose length is a multiple of 4, as products on sm_90 want them. */
+/* fp8_tiles_turn: what products read of a weight in e4m3 codes with scales of tiles, besides the codes: the transposed codes, for the
+ * gradient of the input, and the scales of both layouts in rows padded to a multiple of 4, as products on sm_90 want them. */
 #include "ops/lowbit/fp8_rows.h"
 
 enum { IN_CODES, IN_SCALE };
@@ -23,7 +23,7 @@ static OpCost fp8_tiles_turn_cost(const Node *node)
     return cost_streaming(node, 0);
 }
 
-/* Scales of (down, across), or of their transpose, in longer rows that zeros fill. */
+/* Copies scales (down, across), or their transpose, into longer rows padded with zeros. */
 static void copy_scales(const float *scale, int64_t down, int64_t across, bool turned, const TensorView *to)
 {
     float *out = to->data;

@@ -1,4 +1,4 @@
-/* fp8_tiles_turn on CUDA: 32 x 32 codes at a time by way of shared memory. It runs once, when a weight is loaded. */
+/* fp8_tiles_turn on CUDA: 32 x 32 codes at a time, through shared memory. It runs once, when a weight is loaded. */
 #include "device/cuda/kernel.h"
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/fp8_tiles.h"
@@ -19,7 +19,7 @@ static __global__ void __launch_bounds__(THREADS) turn_codes(const uint8_t *code
         if (col + y < cols && row + x < rows) out[(col + y) * rows + row + x] = tile[x][y];
 }
 
-/* Scales of (down, across), or of their transpose, in rows of `stride` that zeros fill. */
+/* Copies scales (down, across), or their transpose, into rows of `stride` padded with zeros. */
 static __global__ void copy_scales(const float *scale, float *out, int64_t down, int64_t across, int64_t stride, bool turned)
 {
     int64_t count = (turned ? across : down) * stride;

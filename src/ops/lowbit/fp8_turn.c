@@ -1,5 +1,5 @@
-/* fp8_turn: codes of FP8 under one scale, transposed. An op that makes codes of its result row by row leaves the other layout to this one,
- * which moves one byte a number each way. */
+/* fp8_turn: transposes FP8 codes under one scale. An op that makes codes of its result row by row leaves the transposed layout to this op,
+ * which moves one byte an element each way. */
 #include "ops/lowbit/fp8_rows.h"
 
 /* codes (...,C) -> codes_t (C, rows of codes). */
@@ -18,7 +18,7 @@ static OpCost fp8_turn_cost(const Node *node)
     return cost_streaming(node, 0);
 }
 
-enum { EDGE = 64 }; /* a task is EDGE rows, done EDGE columns at a time */
+enum { EDGE = 64 }; /* rows of a task, and columns that it does at a time */
 
 typedef struct Turn {
     const uint8_t *codes;

@@ -1,9 +1,9 @@
-/* fp8_turn on CUDA: a block takes a tile of 128 x 128, a thread 4 rows of 16 codes of it. */
+/* fp8_turn on CUDA: a thread block takes a tile of 128 x 128, a thread 4 rows of 16 codes of it. */
 #include "ops/lowbit/fp8_scaled.cuh"
 
 enum { PER = 16, WORDS = PER / 4 };
 
-/* 16 codes of a row, 0 where there is none. WHOLE: rows are whole pieces of 16, well aligned. */
+/* Loads 16 codes of a row; 0 beyond the end. WHOLE: rows consist of whole, aligned packs of 16. */
 template <bool WHOLE> static __device__ __forceinline__ uint4 load_codes(const uint8_t *codes, int64_t count)
 {
     uint32_t words[WORDS] = {};
@@ -14,7 +14,7 @@ template <bool WHOLE> static __device__ __forceinline__ uint4 load_codes(const u
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* to: codes_t and its dims. tiles: beside each other. */
+/* to: codes_t and its dims. tiles: side by side. */
 template <bool WHOLE>
 static __global__ void __launch_bounds__(SCALED_THREADS, 4) fp8_turn_tiles(const uint8_t *codes, ScaledCodes to, unsigned tiles)
 {

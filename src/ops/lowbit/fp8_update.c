@@ -1,8 +1,8 @@
 /* fp8_update: delayed scaling after an optimizer step, of S tensors at once (Micikevicius 2022).
  *
- *   history[steps applied before this one mod H] = now       the largest magnitudes of this step; 0 where not finite
- *   amax = the largest of the tensor's column of history, or what was just written there
- *   scale = most / amax / 2^margin                            as it was where amax is 0 or not finite
+ *   history[steps applied before this one mod H] = now       the largest magnitudes of this step; 0 if not finite
+ *   amax = the largest of the tensor's column of history     most_recent: the magnitude just written there
+ *   scale = most / amax / 2^margin                           unchanged if amax is 0 or not finite
  *   now = 0
  *
  * A step that isn't applied changes neither history nor scales. */
@@ -12,7 +12,7 @@
 
 static const AttrDef fp8_update_attrs[] = {ATTR_INT(Fp8UpdateAttrs, margin, 0), ATTR_BOOL(Fp8UpdateAttrs, most_recent, false), {0}};
 
-/* now f32 (S), history f32 (H,S), scales f32 (S,4), most f32 (S), applied f32 (1), count i64 (1), both of step_scalars ->
+/* now f32 (S), history f32 (H,S), scales f32 (S,4), most f32 (S), applied f32 (1), count i64 (1), the last two made by step_scalars ->
  * now', history', scales' in place. */
 static Status fp8_update_infer(Node *node)
 {

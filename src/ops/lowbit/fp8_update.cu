@@ -1,4 +1,4 @@
-/* fp8_update on CUDA: a block takes 32 tensors, whose columns of the history its warps share. */
+/* fp8_update on CUDA: a thread block takes 32 tensors; its warps share the rows of their history. */
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/fp8_update.h"
 

@@ -7,7 +7,7 @@
 enum { UPDATE_IN_NOW, UPDATE_IN_HISTORY, UPDATE_IN_SCALES, UPDATE_IN_MOST, UPDATE_IN_APPLIED, UPDATE_IN_COUNT };
 enum { UPDATE_OUT_NOW, UPDATE_OUT_HISTORY, UPDATE_OUT_SCALES };
 
-/* The row of the history that this step's magnitudes go to; -1: the step isn't applied. The count is that after the step. */
+/* The row of the history for this step's magnitudes; -1: the step isn't applied. The input `count` already includes this step. */
 FP8_FN int64_t fp8_update_row(const TensorView *in, int64_t rows)
 {
     int64_t before = *(const int64_t *)in[UPDATE_IN_COUNT].data - 1;
@@ -15,14 +15,14 @@ FP8_FN int64_t fp8_update_row(const TensorView *in, int64_t rows)
     return (before % rows + rows) % rows;
 }
 
-/* What the history keeps of a tensor's largest magnitude of this step. */
+/* This step's largest magnitude of a tensor, as the history keeps it: 0 if not finite. */
 FP8_FN float fp8_update_now(const TensorView *in, int64_t tensor)
 {
     float now = ((const float *)in[UPDATE_IN_NOW].data)[tensor];
     return small_magnitude(now) < FP8_INFINITE ? now : 0;
 }
 
-/* Writes what changes of one tensor. amax: the one that its scale follows. Outputs may be NULL: not wanted. */
+/* Writes a tensor's outputs. amax: the largest magnitude that sets its scale. Outputs may be NULL: not wanted. */
 FP8_FN void fp8_update_tensor(const Fp8UpdateAttrs *attrs, const TensorView *in, const TensorView *out, int64_t tensor, int64_t row,
                               float amax)
 {

@@ -1,11 +1,11 @@
-/* int8 codes as numbers on CUDA: a thread takes 8 beside each other. Memory: 3 bytes an element in bf16. */
+/* Decodes int8 codes on CUDA: a thread takes 8 side by side. Memory: 3 bytes an element in bf16. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
 
 enum { INT8_THREADS = 256 };
 
-/* 8 codes from there on, the first in the lowest byte; those from `count` on are 0. wide: all 8, and the address is a multiple of 8. */
+/* Loads 8 codes, the first in the lowest byte; codes from `count` on are 0. wide: all 8 exist, and the address is a multiple of 8. */
 static __device__ __forceinline__ uint2 int8_load(const int8_t *codes, bool wide, int64_t count)
 {
     uint64_t word = 0;
@@ -16,7 +16,7 @@ static __device__ __forceinline__ uint2 int8_load(const int8_t *codes, bool wide
     return make_uint2((uint32_t)word, (uint32_t)(word >> 32));
 }
 
-/* scales NULL: whole numbers. wide: rows of w begin at multiples of 16 bytes, of codes of 8. */
+/* scales NULL: 1. wide: rows of w are aligned to 16 bytes, rows of codes to 8. */
 template <typename T>
 static __global__ void __launch_bounds__(INT8_THREADS)
     int8_numbers(const int8_t *codes, const float *scales, T *w, int64_t rows, int64_t cols, bool wide)
@@ -32,7 +32,7 @@ static __global__ void __launch_bounds__(INT8_THREADS)
     }
 }
 
-/* w (rows, cols) of dtype f32 or bf16. */
+/* Decodes into w (rows, cols) of dtype f32 or bf16. scales NULL: 1. */
 static inline Status int8_decode(const int8_t *codes, const float *scales, void *w, DType dtype, int64_t rows, int64_t cols,
                                  cudaStream_t stream)
 {

@@ -8,14 +8,15 @@
 
 enum { INT8_MOST = 127 };
 
-/* The scale of a row whose largest magnitude (small_magnitude) is `most`. A row of zeros, or of what is too small for a scale, has 1. */
+/* The scale of a row whose largest magnitude (small_magnitude) is `most`; 1 for a row of zeros, or of values too small for a scale. */
 SMALL_FN float int8_scale(uint32_t most)
 {
     float scale = small_value(most) / INT8_MOST;
     return scale == 0 ? 1 : scale;
 }
 
-/* To nearest, ties to even. Of a row with NaN or infinity no code is taken for a number: its scale isn't finite, and 0 times it is NaN. */
+/* To nearest, ties to even. In a row with NaN or infinity every code decodes to something that isn't finite: the scale isn't finite, and 0
+ * times it is NaN. */
 SMALL_FN int8_t int8_code(float x, float scale)
 {
     float steps = x / scale;

@@ -1,5 +1,5 @@
-/* int8_dequantise: the matrix that int8 codes with scales of rows stand for: ops/lowbit/int8.h. A product is rounded to fp32, then to the
- * matrix's dtype. Codes and scales of several matrices, one after the other, are those of one. */
+/* int8_dequantise: decodes a matrix from int8 codes with a scale for each row (ops/lowbit/int8.h). Code times scale is rounded to fp32,
+ * then to the matrix's dtype. Several matrices whose codes and scales follow each other are decoded as one. */
 #include "ops/infer.h"
 
 static const AttrDef int8_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype), DEQUANTISE_ROWS, {0}};

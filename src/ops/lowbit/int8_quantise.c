@@ -1,4 +1,4 @@
-/* int8_quantise: a matrix as int8 codes with a scale for each row: ops/lowbit/int8.h says how. */
+/* int8_quantise: encodes a matrix in int8 with a scale for each row (ops/lowbit/int8.h). */
 #include "ops/infer.h"
 #include "ops/lowbit/int8.h"
 

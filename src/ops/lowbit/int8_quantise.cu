@@ -1,4 +1,4 @@
-/* int8_quantise on CUDA: a thread block takes a row, and reads it twice: for its largest magnitude, and to code it. */
+/* int8_quantise on CUDA: a thread block takes a row, and reads it twice: to find its largest magnitude, and to encode it. */
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/int8.h"
 
@@ -13,7 +13,7 @@ static __device__ __forceinline__ uint32_t block_most(uint32_t most)
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < THREADS / 32; i++) most = max(most, of_warp[i]);
-    __syncthreads(); /* before the next row's are written */
+    __syncthreads(); /* before the next row's magnitudes are written */
     return most;
 }
 

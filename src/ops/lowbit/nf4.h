@@ -1,8 +1,9 @@
 /* What nf4_quantise and nf4_dequantise share, on the CPU and CUDA: NF4 with double quantisation (Dettmers 2023) as bitsandbytes 0.50.2
- * has it on the CPU, bit for bit but for the sum of the mean.
+ * computes it on the CPU, bit for bit except the order of the mean's sum.
  *
- * Each NF4_BLOCK consecutive elements of a tensor, rows or not, have a scale: their largest magnitude. Scales less their mean, the
- * offset, are codes of the signed dynamic map, NF4_NESTED of which have a scale again. The last block of either kind may be short. */
+ * Each NF4_BLOCK consecutive elements of a tensor, even across rows, have a scale: their largest magnitude. The mean of the scales is the
+ * offset. Scales minus the offset are encoded by the signed dynamic map, in blocks of NF4_NESTED, each with a nested scale. The last block
+ * of either kind may be short. */
 #pragma once
 
 #include "base/nf4.h"
@@ -13,15 +14,15 @@
 enum { NF4_BLOCK = 64, NF4_NESTED = 256 };
 
 typedef struct Nf4QuantiseAttrs {
-    bool once; /* scales stay fp32 numbers */
+    bool once; /* scales stay fp32 */
 } Nf4QuantiseAttrs;
 
-/* The mean of the scales is summed in fp64: lane j adds up those whose index is j modulo NF4_LANES, in order; then lane j takes the
- * one half the lanes after it, for half of them, a quarter and so on. */
+/* The mean of the scales is summed in fp64. Lane j first adds up the scales whose index is j modulo NF4_LANES, in order. Then each lane of
+ * the first half adds the lane half the lanes further on; then of the first quarter, and so on. */
 enum { NF4_LANES = 1024 };
 
-/* A block's scale from its largest small_magnitude, which keeps a NaN. That of a short block is never 0: a whole one keeps 0 and is coded
- * with another. */
+/* A block's scale from its largest small_magnitude; NaN stays NaN. A short block's scale is never 0. A whole block's may be 0; nf4_in_block
+ * then uses another. */
 NF4_FN float nf4_scale(uint32_t most, bool is_short)
 {
     union {
@@ -31,14 +32,14 @@ NF4_FN float nf4_scale(uint32_t most, bool is_short)
     return is_short && word.value < 1e-38f ? 1e-38f : word.value;
 }
 
-/* An element of a block with that scale in [-1, 1], but for rounding: divided in a short block, else multiplied. */
+/* An element of a block divided by the scale: in [-1, 1] apart from rounding. Short blocks divide, others multiply by the inverse. */
 NF4_FN float nf4_in_block(float x, float scale, bool is_short)
 {
     return is_short ? x / scale : x * (1 / (scale < 1e-38f ? 1e-38f : scale));
 }
 
-/* The code of a scale less the offset, in a block of them whose largest magnitude is `most`: the nearest to the nearest of 65,536
- * even steps from -1 to 1. NaN has code 0. */
+/* The code of x, a scale minus the offset, in a block of scales whose largest magnitude is `most`. x is first rounded to 65,536 even steps
+ * from -1 to 1, then to the nearest code. NaN has code 0. */
 NF4_FN int nf4_scale_code(const DynamicMap *map, float x, float most)
 {
     if (most == 0) return 0;
@@ -47,7 +48,7 @@ NF4_FN int nf4_scale_code(const DynamicMap *map, float x, float most)
     return dynamic_nearest(map, true, (float)(2 * step) / 65535 - 1);
 }
 
-/* A scale from the map's value of its code. Product and sum are rounded one by one, which a compiler that contracts them wouldn't do. */
+/* A scale from its code's value in the map. Product and sum are rounded separately; a compiler that fuses them would round once. */
 NF4_FN float nf4_scale_of(float value, float nested, float offset)
 {
 #ifdef __CUDA_ARCH__
@@ -59,12 +60,13 @@ NF4_FN float nf4_scale_of(float value, float nested, float offset)
 #endif
 }
 
-/* Where a member's elements, scales and nested scales begin. Member m has offset m. */
+/* Where a member's elements, scales and nested scales begin. Offset m belongs to member m. */
 typedef struct Nf4Member {
     int64_t first, numel, block, nested;
 } Nf4Member;
 
-/* The members of a weight of n rows of k elements. Returns their count; the entry after the last is where all end. */
+/* Fills `out` with the members of a weight of n rows of k elements, and returns their number. The entry after the last says where all of
+ * them end. */
 static inline int nf4_members(const DequantiseAttrs *attrs, int64_t n, int64_t k, Nf4Member out[DEQUANTISE_MAX_MEMBERS + 1])
 {
     int64_t rows[DEQUANTISE_MAX_MEMBERS];

@@ -1,8 +1,8 @@
-/* nf4_dequantise: the weight that NF4 codes stand for: ops/lowbit/nf4.h says how they are made. A scale times the code's value is rounded
- * to fp32, then to the weight's dtype.
+/* nf4_dequantise: decodes a weight from NF4 codes (ops/lowbit/nf4.h). A scale times the code's value is rounded to fp32, then to the
+ * weight's dtype.
  *
- * Scales are codes with nested scales and an offset, or fp32 numbers where they weren't quantised. Several weights become one matrix at
- * once: each has blocks of its own, and an offset. */
+ * Scales are codes with nested scales and an offset, or fp32 if they weren't quantised. Several weights may become one matrix at once: each
+ * has blocks and an offset of its own. */
 #include "ops/infer.h"
 #include "ops/lowbit/nf4.h"
 
@@ -10,8 +10,8 @@ static const AttrDef nf4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype
 
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 
-/* codes nf4 (N,K), absmax u8 (N K / 64, divided up), nested f32 (of absmax / 256, divided up), offset f32 (1), or absmax f32 without
- * these -> w (N,K). Of members each has so many, one after the other. */
+/* codes nf4 (N,K), absmax u8 (N K / 64, divided up), nested f32 (absmax / 256, divided up), offset f32 (1), or absmax f32 without nested
+ * and offset -> w (N,K). With members each has blocks and an offset of its own, one after the other. */
 static Status nf4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -45,7 +45,7 @@ typedef struct Dequantise {
     DynamicMap        map;
 } Dequantise;
 
-/* `block`: of the member. */
+/* block: counted within the member. */
 static float block_scale(const Dequantise *d, int64_t block)
 {
     const TensorView *in = d->args->in;

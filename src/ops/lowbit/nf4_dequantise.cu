@@ -1,14 +1,14 @@
-/* nf4_dequantise on CUDA: blocks loop over chunks of 8,192 elements. A thread and turn take 8 elements of a chunk: 4 bytes of codes, 16 of
- * bf16 or 32 of fp32, so that a warp's loads and stores are whole lines. All loads of a chunk are under way before its first store, those
- * of the first chunk while the map is made, in shared memory. A code's value comes from the lane that holds it. Memory: 2.5 bytes an
- * element in bf16. */
+/* nf4_dequantise on CUDA: thread blocks loop over chunks of 8,192 elements. A thread takes 8 elements of a chunk at a time: 4 bytes of
+ * codes, 16 of bf16 or 32 of fp32, so that a warp loads and stores whole cache lines. All loads of a chunk are in flight before its first
+ * store; those of the first chunk already while the map is computed in shared memory. A code's value comes from the lane that holds it.
+ * Memory: 2.5 bytes an element in bf16. */
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/nf4.h"
 
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 enum { THREADS = 256, N = 8, TURNS = 4, CHUNK = THREADS * TURNS * N, PACKS_PER_BLOCK = NF4_BLOCK / N };
 
-/* As many blocks as run at once on 132 processors: each makes the map once. */
+/* As many thread blocks as run at once on 132 multiprocessors: each computes the map once. */
 enum { CTAS_PER_SM = 6, MOST_CTAS = 132 * CTAS_PER_SM };
 
 static_assert(NF4_BLOCK * NF4_NESTED % CHUNK == 0, "a chunk has one nested scale");
@@ -16,18 +16,18 @@ static_assert(THREADS > DYNAMIC_ZERO + 1, "a thread for each magnitude of the ma
 
 typedef struct Weight {
     const uint8_t *codes;
-    const void    *absmax; /* u8, or f32 where nested is NULL */
+    const void    *absmax; /* u8, or f32 if nested is NULL */
     const float   *nested, *offset;
     void          *w;
     Nf4Member      at[DEQUANTISE_MAX_MEMBERS];
-    bool           wide[DEQUANTISE_MAX_MEMBERS];      /* 8 elements can be read and written at once */
-    int64_t        chunk[DEQUANTISE_MAX_MEMBERS + 1]; /* the first of each member; then of them all */
+    bool           wide[DEQUANTISE_MAX_MEMBERS];      /* 8 elements can be loaded and stored at once */
+    int64_t        chunk[DEQUANTISE_MAX_MEMBERS + 1]; /* first chunk of each member; then the number of all */
 } Weight;
 
-/* A chunk's place, and a thread's part of it as it was loaded. */
+/* Position of a chunk, and a thread's part of it as loaded. */
 typedef struct Piece {
-    int64_t  first, block; /* of all members: element, block */
-    int      count, packs; /* elements; the first packs * 8 of them are taken 8 at once */
+    int64_t  first, block; /* counted over all members: first element, first block */
+    int      count, packs; /* elements; the first packs * 8 of them are loaded 8 at a time */
     uint32_t bits[TURNS], absmax[TURNS];
     float    nested, offset;
 } Piece;
@@ -76,7 +76,7 @@ static __device__ __forceinline__ void load_piece(const Weight &q, int64_t chunk
     }
 }
 
-/* value: that of the code which is the lane's number modulo 16. */
+/* value: of the code that equals the lane's number modulo 16. */
 template <typename T> static __device__ __forceinline__ void store_piece(const Weight &q, const Piece &piece, float value, const float *map)
 {
     T *w = (T *)q.w + piece.first;

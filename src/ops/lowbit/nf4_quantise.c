@@ -1,6 +1,6 @@
-/* nf4_quantise: a weight as NF4 codes with their scales, in codes too unless `once`: ops/lowbit/nf4.h says how. It runs once for a weight.
+/* nf4_quantise: encodes a weight in NF4 with scales, which are encoded too unless `once` (ops/lowbit/nf4.h). It runs once for a weight.
  *
- * A tensor with NaN or infinity has an offset of NaN or infinity, so that nothing of it is taken for a number again. */
+ * If a tensor has NaN or infinity its offset is NaN or infinity too, so that no code decodes to a finite value. */
 #include "ops/infer.h"
 #include "ops/lowbit/nf4.h"
 
@@ -8,7 +8,7 @@ enum { OUT_CODES, OUT_ABSMAX, OUT_NESTED, OUT_OFFSET };
 
 static const AttrDef nf4_quantise_attrs[] = {ATTR_BOOL(Nf4QuantiseAttrs, once, false), {0}};
 
-/* x (N,K) -> codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (of absmax / 256), offset f32 (1), divided up; once: absmax f32, without
+/* x (N,K) -> codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (absmax / 256), offset f32 (1), all divided up; once: absmax f32, without
  * nested and offset. */
 static Status nf4_quantise_infer(Node *node)
 {
@@ -29,7 +29,7 @@ static OpCost nf4_quantise_cost(const Node *node)
     return cost_streaming(node, 20.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* The scales in fp32 and, on CUDA, the offset. */
+/* Room for the scales in fp32 and, on CUDA, the offset. */
 static size_t nf4_quantise_gpu_workspace(const Node *node, int sm)
 {
     (void)sm;

@@ -1,5 +1,6 @@
-/* nf4_quantise on CUDA, in three launches: a warp takes a block of 64 elements, two a lane, which make a byte; one thread block sums
- * the scales; then one takes each NF4_NESTED of them. Once: the first alone. Same arithmetic and order of sums as the CPU's. */
+/* nf4_quantise on CUDA, in three launches. First a warp takes a block of 64 elements, two for each lane, which make a byte. Then one thread
+ * block sums the scales. Last, a thread block takes each NF4_NESTED scales. `once`: only the first launch. Arithmetic and order of sums are
+ * the CPU's. */
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/nf4.h"
 
@@ -25,7 +26,7 @@ template <typename T> static __global__ void nf4_blocks(const T *x, uint8_t *cod
     }
 }
 
-/* By one thread block of NF4_LANES. offset NULL: not wanted. */
+/* By one thread block of NF4_LANES threads. offset NULL: not wanted. */
 static __global__ void __launch_bounds__(NF4_LANES) nf4_mean(const float *scales, float *mean, float *offset, int64_t blocks)
 {
     __shared__ double lanes[NF4_LANES];

@@ -1,5 +1,5 @@
-/* nvfp4_dequantise: the numbers that NVFP4 codes stand for, or their transpose: ops/lowbit/nvfp4.h says how the codes are made. A code's
- * value times its scale is exact; times the tensor's number it is rounded to fp32, then to w's dtype. */
+/* nvfp4_dequantise: decodes NVFP4 codes, or their transpose (ops/lowbit/nvfp4.h). A code's value times its scale is exact; times the
+ * tensor's factor it is rounded to fp32, then to w's dtype. */
 #include "ops/infer.h"
 #include "ops/lowbit/nvfp4.h"
 
@@ -11,8 +11,8 @@ static const AttrDef nvfp4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dty
 
 enum { IN_CODES, IN_SCALE, IN_GLOBAL };
 
-/* codes e2m1 (...,C), scale e4m3 (...,C / 16), global f32 (1) -> w (...,C); transposed: codes (N,K) -> w (K,N). Members (N,K) have a
- * global each. tiled: scale (N / 128, C / 64, 512), divided up. */
+/* codes e2m1 (...,C), scale e4m3 (...,C / 16), global f32 (1) -> w (...,C); transposed: codes (N,K) -> w (K,N). Each member (N,K) has a
+ * global of its own. tiled: scale (N / 128, C / 64, 512), divided up. */
 static Status nvfp4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -37,7 +37,7 @@ static OpCost nvfp4_dequantise_cost(const Node *node)
     return cost_streaming(node, 2.0 * (double)type_numel(&node->out[0]->type));
 }
 
-/* The 16 numbers of a block; global: of its weight. */
+/* Decodes the 16 elements of a block; global: its weight's. */
 static void block_values(const KernelArgs *args, int64_t block, float global, float *values)
 {
     const uint8_t *codes = (const uint8_t *)args->in[IN_CODES].data + block * (NVFP4_BLOCK / 2);
@@ -48,7 +48,7 @@ static void block_values(const KernelArgs *args, int64_t block, float global, fl
     for (int i = 0; i < NVFP4_BLOCK; i++) values[i] = nvfp4_value(codes[i / 2] >> (i % 2 * 4) & 15u, scale, global);
 }
 
-/* 16 rows of codes (N,K), which become 16 columns of w (K,N). */
+/* Decodes 16 rows of codes (N,K), which become 16 columns of w (K,N). */
 static void transpose_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
@@ -72,7 +72,7 @@ enum { BLOCKS_PER_TASK = 1024 };
 
 typedef struct Member {
     const KernelArgs *args;
-    int64_t           first, count; /* blocks */
+    int64_t           first, count; /* blocks of the member */
     float             global;
 } Member;
 

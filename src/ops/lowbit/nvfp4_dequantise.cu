@@ -1,12 +1,12 @@
-/* nvfp4_dequantise on CUDA, 8 elements a thread and turn: 4 bytes of codes, 16 of bf16 or 32 of fp32, TURNS of them loaded before the
- * first is stored. The transpose goes by squares of 16 x 16, a warp each, through shared memory. Memory: 2.6 bytes an element in bf16. */
+/* nvfp4_dequantise on CUDA, 8 elements a thread at a time: 4 bytes of codes, 16 of bf16 or 32 of fp32; TURNS of them are loaded before the
+ * first is stored. The transpose goes by squares of 16 x 16, one a warp, through shared memory. Memory: 2.6 bytes an element in bf16. */
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 #include "ops/lowbit/nvfp4.h"
 
 enum { IN_CODES, IN_SCALE, IN_GLOBAL };
 enum { THREADS = 256, WARPS = THREADS / 32, TURNS = 4, HALF = NVFP4_BLOCK / 2, PACKS_PER_CTA = THREADS * TURNS };
-enum { STRIDE = NVFP4_BLOCK + 2 /* columns of 8 rows, read by two lanes at a time, lie in different banks */ };
+enum { STRIDE = NVFP4_BLOCK + 2 /* so that columns of 8 rows, read by two lanes at a time, are in different banks */ };
 
 static __device__ __forceinline__ uint32_t load_word(const uint8_t *codes, bool wide)
 {
@@ -21,19 +21,19 @@ static __device__ __forceinline__ void decode(uint32_t word, uint8_t scale_code,
     for (int k = 0; k < HALF; k++) v[k] = nvfp4_value(word >> (4 * k) & 15, scale, global);
 }
 
-/* Packs of 8 elements before the end of each member; the last one's is that of all. */
+/* For each member the number of packs of 8 elements up to its end; the last entry is the number of all. */
 typedef struct Members {
     int64_t end[DEQUANTISE_MAX_MEMBERS];
 } Members;
 
-/* Where scales lie. */
+/* The scales and their layout. */
 typedef struct Scales {
     const uint8_t *data;
     int64_t        blocks; /* in a row */
     bool           tiled;
 } Scales;
 
-/* The code of block `block` of all. */
+/* The scale's code of block number `block`. */
 static __device__ __forceinline__ uint8_t scale_of(const Scales &scales, int64_t block)
 {
     return scales.data[scales.tiled ? nvfp4_scale_at(block / scales.blocks, block % scales.blocks, scales.blocks, true) : block];
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Codes (rows,cols) to w (cols,rows). A warp takes squares below each other; lane: half of line lane / 2. */
+/* Decodes codes (rows,cols) to w (cols,rows). A warp takes squares below each other; a lane has one half of line lane / 2. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     nvfp4_transposed(const uint8_t *codes, Scales scales, const float *global, T *w, int64_t rows, int64_t cols, bool wide)

@@ -1,11 +1,10 @@
-/* nvfp4_quantise: e2m1 codes of x, or of its transpose, with a scale for each 16 elements along a row of codes: ops/lowbit/nvfp4.h says
- * how.
+/* nvfp4_quantise: encodes x, or its transpose, in e2m1 with a scale for each 16 elements along a row of codes (ops/lowbit/nvfp4.h).
  *
- * Work is by squares of 16 x 16 elements of x: 16 blocks beside each other, which share one scale where they are two-dimensional. A
- * line is what becomes a block: a part of a row of x, transposed of a column. Squares at the lower edge may have fewer rows.
+ * It works on squares of 16 x 16 elements of x: 16 blocks side by side, which share one scale if blocks are two-dimensional. A line of a
+ * square becomes a block: it is a part of a row of x or, transposed, of a column. Squares at the lower edge may have fewer rows.
  *
- * Stochastic rounding is keyed by (seed, step, site) and counted by (document, position, element), whatever is transposed. The choice
- * of four over six is made by rounding to nearest, so that it doesn't depend on the draws and the mean stays x. */
+ * Stochastic rounding is keyed by (seed, step, site) and counted by (document, position, element), also if x is transposed. Four over six
+ * chooses by rounding to nearest, so that the choice doesn't depend on the draws and the mean stays x. */
 #include "ops/infer.h"
 #include "ops/lowbit/nvfp4.h"
 #include "ops/random.h"
@@ -56,7 +55,7 @@ static Status nvfp4_quantise_infer(Node *node)
     return OK;
 }
 
-/* Operations an element: scale, round and pack; each further trial of a scale, transform and draw as much again. x is read twice. */
+/* Operations an element for scaling, rounding and packing; then for trying a second scale, the transform and the draws. x is read twice. */
 static OpCost nvfp4_quantise_cost(const Node *node)
 {
     const Nvfp4Attrs *attrs = node->attrs;
@@ -71,10 +70,10 @@ static OpCost nvfp4_quantise_cost(const Node *node)
 
 typedef struct Square {
     int      lines;                                 /* 16, or fewer rows at the lower edge */
-    int64_t  row, col;                              /* of x, where it begins */
-    float    v[NVFP4_BLOCK][NVFP4_BLOCK];           /* by line */
-    uint32_t random[NVFP4_BLOCK][NVFP4_BLOCK];      /* by line */
-    uint32_t most[NVFP4_BLOCK], scale[NVFP4_BLOCK]; /* of lines: magnitude, code */
+    int64_t  row, col;                              /* first row and column, in x */
+    float    v[NVFP4_BLOCK][NVFP4_BLOCK];           /* [line][element] */
+    uint32_t random[NVFP4_BLOCK][NVFP4_BLOCK];      /* [line][element] */
+    uint32_t most[NVFP4_BLOCK], scale[NVFP4_BLOCK]; /* of each line: largest magnitude; code of the scale */
 } Square;
 
 static int64_t squares_down(const TensorType *x)
@@ -97,7 +96,7 @@ static void hadamard(float *v)
     for (int i = 0; i < NVFP4_BLOCK; i++) v[i] = nvfp4_hadamard_join(first[i % 8], second[i % 8], i >= NVFP4_BLOCK / 2);
 }
 
-/* The numbers of a square, transformed, and the largest magnitude of each line. */
+/* Loads a square, transforms it, and finds the largest magnitude of each line. */
 static void square_load(const KernelArgs *args, int64_t down, int64_t across, Square *s)
 {
     const Nvfp4Attrs *attrs = args->attrs;
@@ -134,7 +133,7 @@ static uint64_t line_error(const Square *s, int line, uint32_t code, float globa
     return error;
 }
 
-/* The scale of lines [first, end), which share one. */
+/* Chooses the scale that lines [first, end) share. */
 static void choose_scale(Square *s, int first, int end, float global, bool four_six)
 {
     uint32_t six = nvfp4_scale_code(s->most[first], 6, global), four = nvfp4_scale_code(s->most[first], 4, global);
@@ -191,7 +190,7 @@ static void square_store(const KernelArgs *args, const Square *s, float global, 
 
 typedef struct Quantise {
     const KernelArgs *args;
-    uint32_t         *most; /* of each row of squares */
+    uint32_t         *most; /* the largest of each row of squares */
     float             global;
 } Quantise;
 
@@ -272,7 +271,7 @@ const OpDef op_nvfp4_quantise = {
                "[33,1056] {four_six=true}\n"
                "[32,144] {two_d=true}\n"
                "[48,80] {transposed=true, two_d=true, four_six=true}\n"
-               /* with what stochastic rounding reads */
+               /* with the inputs that stochastic rounding reads */
                "[2,9,48], i64[4] below=99, i32[2,9] below=9, i32[2,9] below=99 {stochastic=true, site=9}\n"
                "[2,24,37], i64[4] below=99, i32[2,24] below=9, i32[2,24] below=99"
                "  {transposed=true, stochastic=true, hadamard=true, site=9}\n"

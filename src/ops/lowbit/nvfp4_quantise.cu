@@ -1,8 +1,8 @@
 /* nvfp4_quantise on CUDA, in two launches: the largest magnitude of the tensor, then the codes. A warp takes DEEP squares of 16 x 16
- * elements below each other: of each, a lane half a line, 8 elements, so that two lanes share a block and a warp has what a square
- * block needs. The transpose goes through shared memory, of a warp alone. x is read twice. Same arithmetic and draws as the CPU's.
+ * elements below each other. In each square a lane has half a line, 8 elements, so that two lanes share a block, and a warp has all of a
+ * square block. The transpose goes through shared memory of the warp alone. x is read twice. Arithmetic and draws are the CPU's.
  *
- * Integers are compared by atomics: their order changes nothing. */
+ * Magnitudes are compared as integers by atomics: their order changes nothing. */
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 #include "ops/lowbit/nvfp4.h"
@@ -11,26 +11,26 @@
 enum { IN_X, IN_STEP, IN_DOC_ID, IN_POSITIONS };
 enum { OUT_CODES, OUT_SCALE, OUT_GLOBAL };
 enum { THREADS = 256, WARPS = THREADS / 32, DEEP = 2, HALF = NVFP4_BLOCK / 2 };
-enum { STRIDE = NVFP4_BLOCK + 2 /* columns of 8 rows, read by two lanes at a time, lie in different banks */ };
+enum { STRIDE = NVFP4_BLOCK + 2 /* so that columns of 8 rows, read by two lanes at a time, are in different banks */ };
 
 typedef struct Quantise {
     uint8_t       *codes, *scales; /* NULL: not wanted */
     float         *global;
-    uint32_t      *most; /* magnitude */
+    uint32_t      *most; /* largest magnitude */
     const int64_t *step;
     const int32_t *doc_id, *positions;
     int64_t        rows, cols;
     Nvfp4Attrs     attrs;
-    bool           wide;   /* rows of x begin at multiples of 16 bytes */
-    bool           packed; /* codes begins at a multiple of 4 bytes */
+    bool           wide;   /* rows of x are aligned to 16 bytes */
+    bool           packed; /* codes is aligned to 4 bytes */
 } Quantise;
 
-/* What a lane has of a square: elements [8 half, + 8) of a line. */
+/* A lane's part of a square: elements [8 half, 8 half + 8) of a line. */
 typedef struct Lane {
-    int64_t  line, at; /* the line's number among all; its first element here, along it */
+    int64_t  line, at; /* number of the line; index of the lane's first element in the line */
     bool     inside;
     float    v[HALF];
-    uint32_t most; /* magnitude of its block, or of the square */
+    uint32_t most; /* largest magnitude of its block, or of the square */
 } Lane;
 
 static __device__ __forceinline__ int half_of_lane(void)
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int half_of_lane(void)
     return threadIdx.x & 1;
 }
 
-/* Element (i, 8 half + k) of each lane becomes element (8 half + k, i), where i is lane / 2. */
+/* Transposes a square over the lanes: element (i, 8 half + k) becomes element (8 half + k, i), where i is lane / 2. */
 static __device__ __forceinline__ void transpose(float *v, float *square)
 {
     int line = threadIdx.x % 32 / 2, first = half_of_lane() * HALF;
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void load_deep(const Quantise *q, const T *x, 
     }
 }
 
-/* By all lanes. square: shared memory of the warp. */
+/* Called by all lanes. square: shared memory of the warp. */
 template <bool TRANSPOSED, typename T>
 static __device__ __forceinline__ Lane lane_make(const Quantise *q, const Eight<T> *raw, int64_t down, int64_t across, float *square)
 {
@@ -122,7 +122,7 @@ static __device__ __forceinline__ uint32_t lane_scale(const Quantise *q, const L
     return lane_error(q, l, four, global) < lane_error(q, l, six, global) ? four : six;
 }
 
-/* 16 random bits for each of the lane's elements, as floats of such bits, which the transpose moves as they are. */
+/* 16 random bits for each of the lane's elements, stored as the bits of floats, which the transpose moves unchanged. */
 template <bool TRANSPOSED>
 static __device__ __forceinline__ void lane_draw(const Quantise *q, uint64_t key, int64_t down, int64_t across, float *square,
                                                  float *random)
@@ -149,7 +149,7 @@ static __device__ __forceinline__ void lane_store(const Quantise *q, const Lane 
     }
 }
 
-/* The first square of a warp; it goes on by the whole grid. */
+/* The first square of a warp; the next ones are a whole grid further. */
 static __device__ __forceinline__ int64_t first_down(void)
 {
     return (int64_t)blockIdx.y * DEEP;

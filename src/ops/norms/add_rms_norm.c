@@ -1,6 +1,6 @@
 /* add_rms_norm: s = a + b, y = rms_norm(s) w: a residual sum and the norm that reads it, in one pass over memory.
  *
- * y is the norm of s as stored, so that rms_norm(s, w) gives the same bits again. */
+ * y is the norm of s as it is stored (rounded), so rms_norm(s, w) gives the same bits. */
 #include "ops/norms/rms_row.h"
 
 static const AttrDef add_rms_norm_attrs[] = {
@@ -14,7 +14,7 @@ static bool add_rms_norm_codes_fit(const Node *node, int64_t whole)
     return codes_fit(node, &node->in[IN_A]->type, whole, 1u << IN_A | 1u << IN_B | 1u << IN_W);
 }
 
-/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32, [what OpCodes says of y]. */
+/* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32, [the codes of y, see OpCodes]. */
 static Status add_rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "a", 2));
@@ -26,7 +26,7 @@ static Status add_rms_norm_infer(Node *node)
     return infer_codes(node, ((const RmsNormAttrs *)node->attrs)->codes);
 }
 
-/* d/da = d/db = ds + what comes through the norm, summed once for both. */
+/* d/da = d/db = ds + the gradient through the norm; this sum is made once for both. */
 static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
 {
     Value *a = node->in[0], *b = node->in[1], *w = node->in[2];
@@ -51,7 +51,7 @@ static Status add_rms_norm_backward(GradBuilder *grad, const Node *node)
     return grad_add(grad, b, ds);
 }
 
-/* y again from s. */
+/* Computes y again from s. */
 static Status add_rms_norm_rebuild(Graph *graph, const Node *node, int k, Value **out_value)
 {
     *out_value = NULL;
@@ -68,7 +68,7 @@ static OpCost add_rms_norm_cost(const Node *node)
     return cost_streaming(node, 5.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* Rows of s for each worker, for when s isn't wanted. */
+/* Holds RMS_ROWS rows of s for each worker, used if s isn't wanted. */
 static size_t add_rms_norm_workspace(const Node *node, int num_workers)
 {
     return (size_t)num_workers * RMS_ROWS * (size_t)type_cols(&node->in[0]->type) * sizeof(float);
@@ -79,7 +79,7 @@ VEC_ROW void add_tile(DType dtype, void *s, const void *a, const void *b, int64_
     VEC_EACH(dtype, s, count, i, n, vec8_some(dtype, a, i, n) + vec8_some(dtype, b, i, n));
 }
 
-/* Elements [at, at + count) of a and b, to those from s_at on of s. */
+/* Adds elements [at, at + count) of a and b and stores the sums in s from s_at on. */
 static void add_elements(const TensorView *s, int64_t s_at, const TensorView *a, const TensorView *b, int64_t at, int64_t count)
 {
     float scratch_a[TILE], scratch_b[TILE], scratch_s[TILE];

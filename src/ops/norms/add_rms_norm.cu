@@ -1,4 +1,4 @@
-/* add_rms_norm on CUDA: a block a row. The norm is of s as it is stored, so that rms_norm of s gives the same bits. */
+/* add_rms_norm on CUDA: a block has a row. The norm is of s as it is stored, so rms_norm(s, w) gives the same bits. */
 #include "ops/norms/rms_norm.cuh"
 
 enum { IN_A, IN_B, IN_W, IN_SCALE };

@@ -1,8 +1,9 @@
 /* layer_norm: y = (x - mean) rstd (w + offset) + b over the last dim, rstd = 1 / sqrt(mean((x - mean)^2) + eps) (Ba et al. 2016). Without
- * w it is 1. mean and rstd are outputs so that backward reads them instead of computing them again.
+ * input w, w counts as 1. mean and rstd are outputs so that backward reads them instead of computing them again.
  *
- * layer_norm_bwd: with g = dy (w + offset) and h = (x - mean) rstd:  dx = rstd (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,
- * db = sum over rows of dy. */
+ * layer_norm_bwd: with g = dy (w + offset) and h = (x - mean) rstd:
+ *
+ * dx = rstd (g - mean(g) - h mean(g h)),  dw = sum over rows of dy h,  db = sum over rows of dy. */
 #include "ops/norms/layer_norm.h"
 #include "ops/gpu_sums.h"
 #include "ops/infer.h"
@@ -26,8 +27,8 @@ static Status layer_norm_infer(Node *node)
     return OK;
 }
 
-/* dy, x (..., C), [w (C)], mean, rstd (...) f32, [acc (..., C)], [acc (C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
- * dw and db (C), in w's dtype, else x's, if not told otherwise. */
+/* dy, x (..., C), [w (C)], mean, rstd (...) f32, [acc (..., C)], [acc (C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's; dw and db
+ * (C) in w's dtype, else x's, unless attribute dw_dtype says another. */
 static Status layer_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -85,7 +86,7 @@ static OpCost layer_norm_bwd_cost(const Node *node)
     return cost_streaming(node, 14.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-/* Partial sums of dw and db: of a chunk of rows one after the other. */
+/* Holds partial sums: for each chunk of rows C sums of dw, then C of db; unwanted ones are left out. */
 static size_t layer_norm_bwd_workspace(const Node *node, int num_workers)
 {
     const TensorType *x = &node->in[IN_X]->type;
@@ -101,7 +102,7 @@ static size_t layer_norm_bwd_gpu_workspace(const Node *node, int sm)
     return sum_chunks_bytes(x, type_cols(x), (node->out[1] != NULL) + (node->out[2] != NULL));
 }
 
-/* Elements [at, at + count) of w + offset; 1 + offset where there is no w. */
+/* Elements [at, at + count) of w + offset; 1 + offset if there is no w. */
 static const float *tile_weights(const TensorView *w, int64_t at, int64_t count, float offset, float *scratch)
 {
     if (w->data && offset == 0) return tile_load(w, at, count, scratch);
@@ -122,7 +123,7 @@ static float row_mean(const TensorView *x, int64_t at, int64_t cols)
     return sum / (float)cols;
 }
 
-/* Elements [at, at + count) of x less the mean. */
+/* out = elements [at, at + count) of x, minus the mean. */
 static void tile_centre(float *out, const TensorView *x, int64_t at, float mean, int64_t count)
 {
     float        scratch[TILE];
@@ -141,7 +142,7 @@ static float row_rstd(const TensorView *x, int64_t at, float mean, double eps, i
     return 1.0f / sqrtf(sum / (float)cols + (float)eps);
 }
 
-/* y may be x's memory. */
+/* Writes one row of y, from element `at` on. y may be x's memory. */
 static void write_row(const KernelArgs *args, int64_t at, float mean, float rstd, int64_t cols)
 {
     const TensorView *b = &args->in[B], *y = &args->out[0];
@@ -184,7 +185,7 @@ static Status layer_norm_cpu(const KernelArgs *args)
 
 /* ---- backward ---- */
 
-/* What a row's dx needs: dx = rstd dy w - shift - (x - mean) pull. */
+/* Sums that a row's dx needs: dx = rstd dy w - shift - (x - mean) pull. */
 typedef struct RowSums {
     float mean, rstd, shift, pull;
 } RowSums;
@@ -204,7 +205,7 @@ static RowSums row_sums(const KernelArgs *args, int64_t row, int64_t cols)
     return (RowSums){mean, rstd, rstd * sum / (float)cols, rstd * rstd * rstd * dot / (float)cols};
 }
 
-/* One row of dx and its part of dw and db (NULL: not wanted). dx may share dy's memory. */
+/* Computes one row of dx and adds the row's part of dw and db (NULL: not wanted). dx may share dy's memory. */
 static void layer_norm_bwd_row(const KernelArgs *args, float *dw, float *db, int64_t row, int64_t cols)
 {
     const TensorView *dx = &args->out[0];

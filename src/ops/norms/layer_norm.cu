@@ -1,14 +1,14 @@
-/* layer_norm on CUDA: a block a row, which stays in registers; mean, then the sum of squares around it. layer_norm_bwd: a block takes
- * a chunk of rows one by one; each thread keeps its columns' part of dw and db in registers; partial sums of chunks are added in
- * order. Sums in fp32, fixed order. */
+/* layer_norm on CUDA: a block has a row, which stays in registers; it computes the mean, then the sum of squares around the mean.
+ * layer_norm_bwd: a block takes the rows of a chunk one by one; each thread keeps sums of its columns of dw and db in registers; the
+ * chunks' partial sums are added in order. Sums are fp32, in a fixed order. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/norms/layer_norm.h"
 #include "ops/rows.cuh"
 
 enum { IN_DY, IN_X, IN_W, IN_MEAN, IN_RSTD };
-enum { MOST_PACKS = 4 }; /* a thread's columns: 4 packs of 1024 threads, C up to 32768 bf16 or 16384 f32 */
+enum { MOST_PACKS = 4 }; /* packs of a thread, with 1024 threads: C up to 32768 bf16 or 16384 f32 */
 
-/* The weights of columns: w + offset; 1 + offset where there is no w. */
+/* Loads the weights of a pack of columns: w + offset; 1 + offset if there is no w. */
 template <typename T> static __device__ __forceinline__ void load_weights(const T *w, int64_t c, float offset, float (&u)[Pack<T>::N])
 {
     if (w) load_pack(w + c, u);
@@ -21,13 +21,13 @@ static __device__ __forceinline__ float weight_at(const TensorView &w, int64_t c
     return (w.data ? any_get(w.data, w.type.dtype, c) : 1.0f) + offset;
 }
 
-/* Column of this thread's pack p. */
+/* The first column of this thread's pack p. */
 template <int N> static __device__ __forceinline__ int64_t pack_column(int p)
 {
     return ((int64_t)p * blockDim.x + threadIdx.x) * N;
 }
 
-/* w, b, y, mean_out, rstd_out may be NULL; y may be x's memory. C is a multiple of a pack. */
+/* w, b, y, mean_out, rstd_out may be NULL; y may be x's memory. C is a multiple of a pack's elements. */
 template <typename T, int PACKS>
 static __global__ void __launch_bounds__(1024)
     layer_norm_packs(const T *x, const T *w, const T *b, T *y, float *mean_out, float *rstd_out, int64_t cols, float eps, float offset)
@@ -68,7 +68,7 @@ static __global__ void __launch_bounds__(1024)
     }
 }
 
-/* Any dtypes and sizes; three reads of a row, two of them from cache. */
+/* For any dtypes and sizes; reads a row three times, twice from cache. */
 static __global__ void layer_norm_elements(TensorView x, TensorView w, TensorView b, TensorView y, float *mean_out, float *rstd_out,
                                            int64_t cols, float eps, float offset)
 {
@@ -113,7 +113,7 @@ template <typename T> static bool launch_forward(const KernelArgs *args, int64_t
     return each <= MOST_PACKS;
 }
 
-/* Rows of whole packs of one dtype, and the vectors of a row aligned. */
+/* Whether rows are whole packs of one dtype, and all views begin at multiples of 16 bytes. */
 static bool fit_packs(const TensorView *x, const TensorView *const *views, int count, int64_t cols)
 {
     for (int i = 0; i < count; i++)
@@ -137,7 +137,7 @@ static Status layer_norm_run(const KernelArgs *args)
 
 /* ---- backward ---- */
 
-/* dx may be dy's memory; w NULL: 1; dx, dw, db NULL: not wanted. Partial sums of a chunk are `stride` floats apart. */
+/* dx may be dy's memory. w NULL: 1; dx, dw, db NULL: not wanted. Partial sums of successive chunks are `stride` floats apart. */
 template <typename T, int PACKS>
 static __global__ void __launch_bounds__(1024)
     layer_norm_bwd_packs(const T *dy, const T *x, const T *w, const float *means, const float *rstds, T *dx, bool add, float *dw, float *db,
@@ -219,7 +219,7 @@ static __global__ void layer_norm_bwd_elements(TensorView dy, TensorView x, Tens
     }
 }
 
-/* Where partial sums go: of each chunk those of dw, then those of db, so far as they are wanted. */
+/* Where partial sums are stored: for each chunk C sums of dw, then C of db; unwanted ones are NULL and left out. */
 typedef struct Partial {
     float  *dw, *db;
     int64_t stride, chunk_rows;

@@ -6,5 +6,5 @@
 typedef struct LayerNormAttrs {
     double  eps;
     double  offset;   /* added to w */
-    int64_t dw_dtype; /* layer_norm_bwd: of dw and db */
+    int64_t dw_dtype; /* layer_norm_bwd: dtype of dw and db */
 } LayerNormAttrs;

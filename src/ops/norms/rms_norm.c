@@ -1,6 +1,6 @@
 /* rms_norm: y = x * rstd * (w + offset),  rstd = 1 / sqrt(mean(x^2) + eps), over the last dim.
  *
- * rstd is a second output so that backward reads it instead of recomputing it. */
+ * rstd is a second output so that backward reads it instead of computing it again. */
 #include "ops/norms/rms_row.h"
 
 static const AttrDef rms_norm_attrs[] = {
@@ -14,7 +14,7 @@ static bool rms_norm_codes_fit(const Node *node, int64_t whole)
     return codes_fit(node, &node->in[IN_X]->type, whole, 1u << IN_X | 1u << IN_W);
 }
 
-/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32, [what OpCodes says of y]. */
+/* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32, [the codes of y, see OpCodes]. */
 static Status rms_norm_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));

@@ -1,4 +1,4 @@
-/* rms_norm on CUDA: a block a row. Reads x twice (once from cache), writes y and what is made of it. Sums in fp32, fixed order. */
+/* rms_norm on CUDA: a block has a row. Reads x twice (once from cache), writes y and its codes. Sums are fp32, in a fixed order. */
 #include "ops/norms/rms_norm.cuh"
 
 enum { IN_X, IN_W, IN_SCALE };

@@ -1,4 +1,4 @@
-/* The row pass of rms_norm and add_rms_norm on CUDA: a block a row, two reads of it (the second from cache). */
+/* The row pass of rms_norm and add_rms_norm on CUDA: a block has a row and reads it twice, the second time from cache. */
 #pragma once
 
 #include "device/cuda/vec_f16.cuh"
@@ -9,7 +9,7 @@
 
 enum { FEW_ROWS = 64 };
 
-/* Element i of the normed row, before the norm: x, or the sum a + b rounded as it is (or would be) stored. */
+/* Loads a pack of the row before the norm: of x, or of the sum a + b, rounded as s is (or would be) stored. */
 template <typename T, bool ADD> static __device__ __forceinline__ void load_row_pack(const T *a, const T *b, int64_t at, float *v)
 {
     enum { N = Pack<T>::N };
@@ -21,9 +21,9 @@ template <typename T, bool ADD> static __device__ __forceinline__ void load_row_
     for (int i = 0; i < N; i++) v[i] = to_float(from_float<T>(v[i] + u[i]));
 }
 
-/* ADD: s = a + b (NULL: not kept). y, rstd may be NULL. C is a multiple of a pack. s may be a's memory. CODES: those of y.
- * wide: w begins at a multiple of 16 bytes. w_constant: of few rows, it is read before the launches in front have ended. A thread with
- * one pack of a row keeps it in registers. */
+/* ADD: s = a + b (NULL: not kept). y, rstd_out may be NULL. C is a multiple of a pack. s may be a's memory. CODES: which codes of y are
+ * made. wide: w begins at a multiple of 16 bytes. w_constant: no launch of the program writes w; if rows are few, w is then read before
+ * earlier launches have ended. A thread that has one pack of a row keeps it in registers. */
 template <typename T, bool ADD, int CODES>
 static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool wide, bool w_constant, T *s, T *y, RowCodes q,
                                       float *rstd_out, float eps, float offset)
@@ -37,7 +37,7 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
     release_launches();
     if (w_is_there)
         load_pack_any(w + first, wide, u);
-    else if (gridDim.x <= FEW_ROWS) /* of many, the first brings it */
+    else if (gridDim.x <= FEW_ROWS) /* with many rows, the first rows' blocks fetch w */
         prefetch_l2(w + first % cols);
     await_launches();
     for (int64_t c = first; c < cols; c += (int64_t)blockDim.x * N) {
@@ -51,7 +51,7 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
     if (!y && !CODES) return;
     for (int64_t c = first; c < cols; c += (int64_t)blockDim.x * N) {
         if (!one_pack && ADD && s)
-            load_pack(s + at + c, v); /* this thread's own */
+            load_pack(s + at + c, v); /* stored by this thread: no barrier is needed */
         else if (!one_pack)
             load_row_pack<T, ADD>(a, b, at + c, v);
         if (!w_is_there) load_pack_any(w + c, wide, u);
@@ -62,7 +62,7 @@ static __global__ void rms_norm_packs(const T *a, const T *b, const T *w, bool w
     row_record<CODES>(q, state);
 }
 
-/* Any dtypes and sizes. b absent: plain norm of a; the sum is rounded to `sum_dtype`, kept in s or not. */
+/* For any dtypes and sizes. b absent: the norm of a alone. A sum is rounded to `sum_dtype`, and kept in s if that is given. */
 static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView w, TensorView s, TensorView y, float *rstd_out,
                                          int64_t cols, int sum_dtype, float eps, float offset)
 {
@@ -74,7 +74,7 @@ static __global__ void rms_norm_elements(TensorView a, TensorView b, TensorView 
         for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
             float v;
             if (pass && s.data) {
-                v = any_get(s.data, sum_dtype, at + c); /* this thread's own */
+                v = any_get(s.data, sum_dtype, at + c); /* stored by this thread: no barrier is needed */
             } else {
                 v = any_get(a.data, a.type.dtype, at + c);
                 if (b.data) {
@@ -104,7 +104,7 @@ static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const
     unsigned threads = row_threads(q.scaled.cols / Pack<T>::N);
     int      kind = row_codes_kind(&q);
     auto     kernel = rms_norm_packs<T, ADD, CODES_NONE>;
-    if constexpr (!std::is_same<T, __half>::value) { /* of which no codes are made */
+    if constexpr (!std::is_same<T, __half>::value) { /* f16 has no codes */
         if (kind == CODES_SCALED) kernel = rms_norm_packs<T, ADD, CODES_SCALED>;
         if (kind == CODES_BLOCKS) kernel = rms_norm_packs<T, ADD, CODES_BLOCKS>;
     }
@@ -113,7 +113,8 @@ static Status launch_rms_norm(const KernelArgs *args, const TensorView *a, const
                              eps, offset);
 }
 
-/* y = norm of a, or with ADD of s = a + b. Its codes are outputs from `codes` on, inputs for one scale from `scale` on. */
+/* y = the norm of a, or with ADD of s = a + b. codes: the first output that is codes of y; scale: the first input for codes with one
+ * scale. */
 template <bool ADD>
 static Status run_rms_norm(const KernelArgs *args, const TensorView *a, const TensorView *b, const TensorView *w, const TensorView *s,
                            const TensorView *y, float *rstd, int codes, int scale)

@@ -1,4 +1,4 @@
-/* rms_norm_bwd: with g = dy w:  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
+/* rms_norm_bwd: with g = dy (w + offset):  dx = rstd g - x rstd^3 mean(g x),  dw = sum over rows of dy x rstd. */
 #include "ops/norms/rms_row.h"
 #include "ops/gpu_sums.h"
 
@@ -11,7 +11,7 @@ static const AttrDef rms_norm_bwd_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6)
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_SCALE, IN_AMAX };
 enum { OUT_DX, OUT_DW, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-enum { CODES_MOST_COLS = 16384 }; /* that a block on a GPU holds */
+enum { CODES_MOST_COLS = 16384 }; /* a block on a GPU holds no more */
 
 static bool rms_norm_bwd_codes_fit(const Node *node, int64_t whole)
 {
@@ -19,8 +19,8 @@ static bool rms_norm_bwd_codes_fit(const Node *node, int64_t whole)
     return type_cols(x) <= CODES_MOST_COLS && codes_fit(node, x, whole, 1u << IN_DY | 1u << IN_X | 1u << IN_W | 1u << IN_ACC_DX);
 }
 
-/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's,
- * dw (C), in w's dtype if not told otherwise, [what OpCodes says of dx]. */
+/* dy, x (..., C), w (C), rstd (...) f32, [acc (..., C)], [acc (C)] -> dx (..., C) of acc's dtype, else x's, dw (C) in w's dtype unless
+ * attribute dw_dtype says another, [the codes of dx, see OpCodes]. */
 static Status rms_norm_bwd_infer(Node *node)
 {
     TRY(infer_float(node, IN_X, "x", 2));
@@ -45,7 +45,7 @@ static OpCost rms_norm_bwd_cost(const Node *node)
     return cost_streaming(node, 10.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-/* Partial sums of dw. */
+/* Holds partial sums of dw: a row of C floats for each chunk. */
 static size_t rms_norm_bwd_workspace(const Node *node, int num_workers)
 {
     const TensorType *x = &node->in[IN_X]->type;
@@ -60,7 +60,8 @@ static size_t rms_norm_bwd_gpu_workspace(const Node *node, int sm)
     return sum_chunks_bytes(x, type_cols(x), node->out[OUT_DW] != NULL);
 }
 
-/* Rows [row, end), whose sum dw is. dw NULL: not wanted. */
+/* Rows [row, end). dw (C): sum of these rows' parts of dw; NULL: not wanted. adds: the result includes
+ * dx's old value, or input acc if dx isn't wanted. */
 typedef struct Chunk {
     const KernelArgs *args;
     RowCodes          codes;
@@ -80,8 +81,8 @@ static Chunk chunk_begin(const KernelArgs *args, int64_t chunk)
     return c;
 }
 
-/* Whole rows beside each other, each read again right after its sum: the processor begins to sum the next one meanwhile. `wide` (of floats,
- * in a task for AVX-512), `adds` and `sums` are constants, so that the loop has no choice to make. */
+/* Backward of contiguous rows. Each row is read again right after its sum is made; meanwhile the processor begins the next row's sum.
+ * `wide` (floats, in a task for AVX-512), `adds` and `sums` are compile-time constants, so that the loop has no branches. */
 VEC_ROW void rows_bwd(DType dtype, bool wide, bool adds, bool sums, void *dx, const void *dy, const void *x, const float *w, float *dw,
                       const float *rstd, int64_t rows, int64_t cols)
 {
@@ -95,7 +96,7 @@ VEC_ROW void rows_bwd(DType dtype, bool wide, bool adds, bool sums, void *dx, co
     }
 }
 
-/* Rows of one dtype that lie where they are read and written. */
+/* Backward of a chunk if all operands have one dtype, so that rows are read and written in place. */
 VEC_ROW void chunk_bwd_here(DType dtype, bool wide, const Chunk *c, const float *w)
 {
     int64_t      at = c->row * c->cols, rows = c->end - c->row;
@@ -112,7 +113,8 @@ VEC_ROW void chunk_bwd_here(DType dtype, bool wide, const Chunk *c, const float 
         rows_bwd(dtype, wide, false, false, dx, dy, x, w, c->dw, rstd, rows, c->cols);
 }
 
-/* Columns [at, at + n) of the chunk's first row of dx, n at most TILE, its codes and its part of dw. dx may share dy's memory. */
+/* Computes columns [at, at + n) of the chunk's first row: dx, its codes, and the part of dw; n is at most TILE. dx may share dy's
+ * memory. */
 static void tile_bwd(Chunk *c, const float *w, float rstd, float pull, int64_t at, int64_t n)
 {
     const TensorView *dx = &c->args->out[OUT_DX], *acc = dx->data ? dx : &c->args->in[IN_ACC_DX];
@@ -133,7 +135,7 @@ static void tile_bwd(Chunk *c, const float *w, float rstd, float pull, int64_t a
     if (dx->data) tile_store(dx, from, result, n);
 }
 
-/* The chunk's first row, of any length and dtypes. */
+/* Backward of the chunk's first row, for any length and dtypes. */
 static void row_bwd(Chunk *c)
 {
     const TensorView *dy = &c->args->in[IN_DY], *x = &c->args->in[IN_X], *w = &c->args->in[IN_W];
@@ -165,7 +167,7 @@ VEC_TASK(rms_norm_bwd_task)
 
 enum { MOST_COLS_HERE = 8 * TILE };
 
-/* Of rows that lie where they are read and written. Tasks of their own, so that their loops have registers enough. */
+/* Backward of chunks whose rows are read and written in place. These have tasks of their own, so that their loops have enough registers. */
 VEC_ROW void chunks_bwd_here(DType dtype, bool wide, const KernelArgs *args, int64_t task)
 {
     const TensorType *x = &args->in[IN_X].type;

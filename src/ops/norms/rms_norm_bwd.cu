@@ -1,20 +1,20 @@
-/* rms_norm_bwd on CUDA: a block takes a chunk of rows one by one; each thread keeps its columns' part of dw in registers.
- * Two sums of a block a row. dw: partial sums of chunks in workspace, added in order. */
+/* rms_norm_bwd on CUDA: a block takes the rows of a chunk one by one; each thread keeps sums of its columns of dw in registers. Each row
+ * takes one block-wide sum. dw: partial sums of chunks are in the workspace, and are added in order. */
 #include "ops/lowbit/fp8_rows.cuh"
 #include "ops/rows.cuh"
 
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_SCALE };
 enum { OUT_DX, OUT_DW, OUT_CODES, OUT_MORE };
-enum { MOST_PACKS = 4 }; /* a thread's columns: 4 packs of 1024 threads, C up to 32768 bf16 or 16384 f32 */
+enum { MOST_PACKS = 4 }; /* packs of a thread, with 1024 threads: C up to 32768 bf16 or 16384 f32 */
 
-/* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: what dx adds to, NULL: nothing. CODES: those of dx. wide: w
- * begins at a multiple of 16 bytes. */
+/* dx may be dy's memory; dx NULL or dw NULL: not wanted. acc: is added to dx; NULL: nothing is added. CODES: which codes of dx are made.
+ * wide: w begins at a multiple of 16 bytes. */
 template <typename T, int PACKS, int CODES>
 static __global__ void __launch_bounds__(1024)
     rms_norm_bwd_packs(const T *dy, const T *x, const T *w, bool wide, const float *rstd_in, T *dx, const T *acc, RowCodes q, float *dw,
                        int64_t chunk_rows, float offset)
 {
-    enum { N = Pack<T>::N, EARLY = PACKS == 1 /* registers are left to load what dx adds to before the block adds up */ };
+    enum { N = Pack<T>::N, EARLY = PACKS == 1 /* one pack a thread leaves registers to load acc before the sum */ };
     int64_t          rows = q.scaled.rows, cols = q.scaled.cols;
     RowState         state = row_state<CODES>(q);
     __shared__ float scratch[32];

@@ -1,6 +1,5 @@
-/* The row arithmetic of rms_norm, shared by the ops that contain one, so that they agree to the last bit.
- * Statistics and products are fp32 whatever the storage; Hugging Face rounds x rstd to bf16 before it multiplies by w,
- * we round once. */
+/* The row arithmetic of rms_norm, shared by all ops that contain a norm, so that they agree to the last bit. Statistics and products are
+ * fp32 whatever the storage. Hugging Face rounds x rstd to bf16 before it multiplies by w; we round once. */
 #pragma once
 
 #include "ops/lowbit/fp8_rows.h"
@@ -20,13 +19,13 @@ VEC_ROW void rms_scale(DType dtype, void *y, const void *x, const float *w, floa
         VEC_EACH(dtype, y, count, i, n, vec8_some(DT_F32, w, i, n) * (vec8_some(dtype, x, i, n) * rstd));
 }
 
-/* pull of dx = rstd dy w - pull x, where it is rstd^3 / C sum(dy w x) */
+/* pull in dx = rstd dy w - pull x: rstd^3 / C * dot, where dot = sum(dy w x) */
 static inline float rms_pull(float rstd, float dot, int64_t cols)
 {
     return rstd * rstd * rstd * dot / (float)cols;
 }
 
-/* A norm's row backward. adds: dx is added to what is there; sums: so is dy (x rstd) to dw. */
+/* Operands of one row's backward. adds: the result is added to dx; sums: dy (x rstd) is added to dw. */
 typedef struct RmsBwd {
     const void  *dy, *x;
     const float *w;
@@ -34,7 +33,8 @@ typedef struct RmsBwd {
     bool         adds, sums;
 } RmsBwd;
 
-/* Elements [i, i + n) of dw and, to be stored, dx; dy is of dy_dtype. */
+/* Adds dy (x rstd) to elements [i, i + n) of dw, if row->sums. Returns elements [i, i + n) of dx; the caller stores them. dy is of
+ * dy_dtype. */
 VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const void *dx, const RmsBwd *row, int64_t i, int64_t n)
 {
     Vec8 dy = vec8_held(vec8_some(dy_dtype, row->dy, i, n)), x = vec8_held(vec8_some(dtype, row->x, i, n));
@@ -43,13 +43,13 @@ VEC_ROW Vec8 rms_bwd_some(DType dy_dtype, DType dtype, const void *dx, const Rms
     return row->adds ? vec8_some(dtype, dx, i, n) + result : result;
 }
 
-/* dx may be what is read of the row. */
+/* Computes a row of dx; dx may be the memory of row->dy or row->x. */
 VEC_ROW void rms_bwd_row(DType dy_dtype, DType dtype, void *dx, const RmsBwd *row, int64_t count)
 {
     VEC_EACH(dtype, dx, count, i, n, rms_bwd_some(dy_dtype, dtype, dx, row, i, n));
 }
 
-/* The same of floats, to the bit, in vectors as wide as the task is compiled for: faster with AVX-512, slower with AVX2. */
+/* As rms_bwd_row for floats, with the same bits, in vectors as wide as the task is compiled for: faster with AVX-512, slower with AVX2. */
 VEC_ROW void rms_bwd_floats(float *dx, const RmsBwd *row, int64_t count)
 {
     const float *dys = row->dy, *xs = row->x;
@@ -60,7 +60,7 @@ VEC_ROW void rms_bwd_floats(float *dx, const RmsBwd *row, int64_t count)
     });
 }
 
-/* Columns [c, c + n) of w + offset; scratch (n). */
+/* Elements [c, c + n) of w + offset; scratch (n). */
 static inline const float *rms_weights(const TensorView *w, double offset, int64_t c, int64_t n, float *scratch)
 {
     const float *row = tile_load(w, c, n, scratch);
@@ -69,15 +69,15 @@ static inline const float *rms_weights(const TensorView *w, double offset, int64
     return scratch;
 }
 
-/* Rows that are normed together: those of one don't wait for the square roots and divisions of another. Not so many that the second pass
- * over them finds them gone from the nearest cache. */
+/* Rows that are normed together, so that the square root and division of one don't hold up the others. Few enough that the second pass
+ * still finds them in the L1 cache. */
 enum { RMS_ROWS = 8 };
 static inline int64_t rms_rows(int64_t cols)
 {
     return max_i64(1, min_i64(RMS_ROWS, 2 * TILE / max_i64(cols, 1)));
 }
 
-/* sum[r] += the squares of the first n elements of each of `rows` rows, `cols` apart. */
+/* sum[r] += the sum of squares of row r's first n elements; rows are `cols` elements apart. */
 VEC_ROW void rms_squares(DType dtype, float *sum, const void *x, int64_t rows, int64_t cols, int64_t n)
 {
     for (int64_t r = 0; r < rows; r++) sum[r] += vec_row_squares(dtype, vec_at(x, dtype, r * cols), n);
@@ -88,8 +88,8 @@ VEC_ROW void rms_scale_rows(DType dtype, void *y, const void *x, const float *w,
     for (int64_t r = 0; r < rows; r++) rms_scale(dtype, vec_at_mut(y, dtype, r * cols), vec_at(x, dtype, r * cols), w, rstd[r], n);
 }
 
-/* `rows` rows of a tensor, at most RMS_ROWS: elements from x_at on of x to those from `at` on of y (data NULL: not wanted) and to their
- * codes, and their rstd. */
+/* Normalizes `rows` rows, at most RMS_ROWS. Reads x from element x_at on; writes y (data NULL: not wanted) and its codes from element `at`
+ * on, and each row's rstd. */
 static inline void rms_norm_rows(const TensorView *y, RowCodes *codes, const TensorView *x, const TensorView *w, const RmsNormAttrs *attrs,
                                  int64_t at, int64_t x_at, int64_t rows, int64_t cols, float *rstd)
 {

@@ -1,13 +1,13 @@
-/* Linear layers of a matrix that is kept as codes, over the last dim. What few rows cost is reading a byte a weight.
+/* Linear layers of a matrix that is kept as codes, over the last dim. For few rows, the cost is reading a byte for each weight.
  *
  * int8_linear: y = scale * (x codes^T) + bias, with a scale for each row of the matrix (ops/lowbit/int8.h). Codes are exact in every float
- * format: sums are those of a product with whole numbers, and are multiplied once they are complete.
+ * format: sums are those of a product with whole numbers, and are multiplied by the scale once they are complete.
  *
- * fp8_tiles_linear: y = x w^T + bias, of e4m3 with scales of tiles, w = codes * scale rounded to x's dtype: with the bits of
- * fp8_tiles_dequantise and linear.
+ * fp8_tiles_linear: y = x w^T + bias, of e4m3 codes with scales of tiles. w = codes * scale is rounded to x's dtype: the bits of
+ * fp8_tiles_dequantise followed by linear.
  *
- * With `gated` y is what swiglu makes of that, of packed gate and up, rounded to y's dtype before. With `norm` it is the product of x's
- * norm, or with `residual` of s = x + residual's, as rms_norm and add_rms_norm make it. */
+ * With `gated` the product is packed gate and up, rounded to y's dtype, and y is what swiglu makes of it. With `norm` the product reads the
+ * norm of x, or with `residual` the norm of s = x + residual, as rms_norm and add_rms_norm compute it. */
 #include "ops/products/coded_linear.h"
 
 #include "ops/lowbit/fp8_tiles.h"
@@ -17,15 +17,15 @@ static const AttrDef coded_linear_attrs[] = {ATTR_DTYPE(CodedLinearAttrs, dtype)
                                              ATTR_BOOL(CodedLinearAttrs, gelu, false), ATTR_FLOAT(CodedLinearAttrs, eps, 1e-6),
                                              ATTR_FLOAT(CodedLinearAttrs, offset, 0),  {0}};
 
-/* x (...,K) and codes (M,K), which are there. */
+/* Checks x (...,K) and codes (M,K), which are both required. */
 static Status infer_codes_of(const Node *node, DType dtype)
 {
     TRY(infer_float(node, CODED_X, "x", 2));
     return infer_input(node, CODED_W, "codes", DT_SET(dtype), DIMS(-1, type_cols(&node->in[CODED_X]->type)));
 }
 
-/* [bias (M)], [norm (K)], [residual (...,K)] -> y (...,M) of dtype, else x's; gated: (...,M / 2), without a bias; [s (...,K), with a
- * residual]. */
+/* [bias (M)], [norm (K)], [residual (...,K)] -> y (...,M) of attribute dtype, else x's; gated: (...,M / 2), without a bias; [s (...,K),
+ * with a residual]. */
 static Status infer_result(Node *node)
 {
     const CodedLinearAttrs *attrs = node->attrs;
@@ -60,7 +60,7 @@ static Status fp8_tiles_linear_infer(Node *node)
     return infer_result(node);
 }
 
-/* Where the norm has a launch of its own, its rows. */
+/* Bytes of the normed rows, if the norm has a launch of its own. */
 static size_t int8_linear_gpu_workspace(const Node *node, int sm)
 {
     NodeArgs          storage;
@@ -90,13 +90,13 @@ static size_t gated_bytes(const KernelArgs *args)
     return ((const CodedLinearAttrs *)args->attrs)->gated ? whole((size_t)dtype_bytes(y->dtype, 2 * type_numel(y))) : 0;
 }
 
-/* The normed rows, then gate and up, then what the product wants. */
+/* Bytes of the normed rows, then of packed gate and up, then of the product's workspace. */
 static size_t coded_workspace(const KernelArgs *args, const Gemm *g, int num_workers)
 {
     return rows_normed_bytes(args, CODED_NORM) + gated_bytes(args) + whole(gemm_workspace(g, num_workers));
 }
 
-/* g: of x and y */
+/* g: the product of x and w into y. */
 static Status coded_run(const KernelArgs *args, Gemm *g, bool reference)
 {
     const CodedLinearAttrs *attrs = args->attrs;
@@ -125,7 +125,7 @@ static Status coded_run(const KernelArgs *args, Gemm *g, bool reference)
         NodeArgs storage; \
         Gemm     g; \
         OpCost   cost = gemms_cost(&g, op##_noted(node_args(node, &storage), &g)); \
-        if (((const CodedLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* half of it */ \
+        if (((const CodedLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* y: half of it */ \
         return cost; \
     } \
     static size_t op##_workspace(const Node *node, int num_workers) \
@@ -174,7 +174,7 @@ const OpDef op_int8_linear = {
     .workspace = int8_linear_workspace,
     .gpu_workspace = int8_linear_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, int8_linear_tiles, "tiles", CODES(DT_I8)}, {DT_SET_FLOAT, int8_linear_reference, "reference", CODES(DT_I8)}},
-    /* Tolerance: matrix units cut off what doesn't fit beside the largest product. */
+    /* Tolerance: matrix units cut off bits that don't fit beside the largest product. */
     .samples = "[3,5], i8[7,5], [7], [7]\n"
                "[2,150,40], i8[530,40], [530]\n"
                "[2,10,1100], i8[18,1100], [18], [18]\n"
@@ -214,7 +214,7 @@ const OpDef op_fp8_tiles_linear = {
     .gpu_workspace = fp8_tiles_linear_gpu_workspace,
     .cpu = {{DT_SET_FLOAT, fp8_tiles_linear_tiles, "tiles", CODES(DT_E4M3)},
             {DT_SET_FLOAT, fp8_tiles_linear_reference, "reference", CODES(DT_E4M3)}},
-    /* Tolerance: matrix units cut off what doesn't fit beside the largest product. */
+    /* Tolerance: matrix units cut off bits that don't fit beside the largest product. */
     .samples = "[3,5], e4m3[7,5], [1,1], [7]\n"
                "[2,150,40], e4m3[530,40], [5,1]\n"
                "[2,10,1100], e4m3[18,1100], [1,9], [18]\n"

@@ -1,8 +1,8 @@
-/* Products with codes on CUDA: few rows by their own kernel, e4m3 else by the plain one. What is gated or normed and isn't one row for that
- * kernel is made an element a thread.
+/* Products with codes on CUDA. Few rows have a kernel of their own; more rows of e4m3 use the plain kernel. Products with a gate or a norm,
+ * unless few_rows_codes_one.cu serves them, are computed an element a thread.
  *
- * int8_linear of many rows: the codes become numbers of x's dtype in scratch, which products read as any
- * matrix; their sums are kept in fp32, some rows at a time, and multiplied by the scales. A row has the same bits both ways. */
+ * int8_linear of many rows: codes are decoded to x's dtype in scratch, and multiplied as any matrix. The fp32 sums of some rows at a time
+ * are then multiplied by the scales. A row has the same bits both ways. */
 #include "ops/lowbit/int8.cuh"
 #include "ops/elementwise/gated.cuh"
 #include "ops/products/coded_linear.h"
@@ -12,7 +12,7 @@
 
 enum { THREADS = 256 };
 
-/* And the bias and the norm, which the kernel asks for with them. */
+/* Whether no launch of the program writes the scales, the bias or the norm, which the kernel loads together. */
 static bool scales_are_constant(const KernelArgs *args)
 {
     uint32_t wanted = 1u << CODED_SCALE;
@@ -30,7 +30,7 @@ static RowsFusion fusion_of(const KernelArgs *args)
     return fusion;
 }
 
-/* Of y's columns. */
+/* If gated, reduces the product's columns to y's. */
 static void gate_product(const KernelArgs *args, Gemm *g)
 {
     if (((const CodedLinearAttrs *)args->attrs)->gated) g->n /= 2;
@@ -99,7 +99,7 @@ static bool is_plain(const Node *node, CudaDevice *device)
     return !is_fused(node, device);
 }
 
-/* Row `row` of x times row `col` of w, whose codes are whole numbers or e4m3, as it would be stored in y. */
+/* Row `row` of x times row `col` of w (codes in int8 or e4m3), with scale and bias, rounded as y stores it. */
 static __device__ float sum_at(const TensorView &x, const TensorView &codes, const TensorView &scale, const TensorView &bias, int dtype,
                                int64_t row, int64_t col)
 {
@@ -147,7 +147,7 @@ static Status coded_fused_elements(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-/* y = scale * sums + bias, rounded after each step; 8 columns a thread. wide: rows are whole 16 bytes. */
+/* y = scale * sums + bias, rounded after each step; 8 columns a thread. wide: rows consist of whole 16-byte packs. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
     scale_columns(const float *sums, const float *scale, TensorView bias, T *y, int64_t rows, int64_t cols, bool wide)
@@ -183,7 +183,7 @@ static Status finish(const KernelArgs *args, const float *sums, int64_t row, int
     return CUDA_LAUNCHED();
 }
 
-/* Rows [row, row + rows) of x by the codes as numbers, to sums. */
+/* The product of rows [row, row + rows) of x with the decoded codes, into sums. */
 static Gemm piece(const KernelArgs *args, const Int8Scratch *s, int64_t row, int64_t rows)
 {
     const TensorView *x = &args->in[CODED_X], *codes = &args->in[CODED_W];

@@ -1,4 +1,4 @@
-/* What a plan and CUDA share of products with codes. */
+/* Definitions of products with codes that plans and CUDA share. */
 #pragma once
 
 #include "device/device.h"
@@ -8,18 +8,19 @@ enum { CODED_NORM = CODED_BIAS + 1, CODED_RESIDUAL };
 
 typedef struct CodedLinearAttrs {
     int64_t dtype; /* of y; 0: x's */
-    bool    gated; /* y = silu(gate) up, of packed gate and up; as swiglu */
+    bool    gated; /* y = silu(gate) * up, of packed gate and up, as in swiglu */
     bool    gelu;  /* gelu by tanh in place of silu */
     double  eps;   /* of the norm */
     double  offset;
 } CodedLinearAttrs;
 
-enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* the second: numbers along k that come together */
+enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* CODED_WHOLE: k is a multiple of it */
 
-/* Rows of y whose sums a GPU keeps at a time where there are many. */
+/* Rows of y whose sums a GPU keeps at a time, if there are more. */
 enum { INT8_PIECE_ROWS = 512, INT8_ALIGN = 256 };
 
-/* A GPU's scratch where there are many rows, in bytes from the beginning: that of products, codes as numbers of x's dtype, sums. */
+/* A GPU's scratch for many rows, as byte offsets: first the products' own scratch, then codes decoded to x's dtype, then sums. bytes: of
+ * all. */
 typedef struct Int8Scratch {
     size_t numbers, sums, bytes;
 } Int8Scratch;
@@ -29,7 +30,7 @@ static inline size_t int8_aligned(size_t bytes)
     return (bytes + INT8_ALIGN - 1) / INT8_ALIGN * INT8_ALIGN;
 }
 
-/* The rows of a piece, of `rows` that are left. */
+/* The rows of the next piece; rows: those that are left. */
 static inline int64_t int8_piece(int64_t rows)
 {
     const int64_t most = INT8_PIECE_ROWS;
@@ -45,19 +46,19 @@ static inline Int8Scratch int8_scratch(const TensorType *x, const TensorType *co
     return s;
 }
 
-/* Whether a GPU multiplies codes of a byte as they lie: few rows of bf16. */
+/* Whether a GPU multiplies one-byte codes without decoding them in scratch: few rows of bf16. */
 static inline bool coded_rows_are_few(const TensorType *x, const TensorType *codes)
 {
     return x->dtype == DT_BF16 && type_rows(x) <= CODED_FEW_ROWS && codes->dim[1] % CODED_WHOLE == 0;
 }
 
-/* Whether a norm is in front of the product, or SwiGLU behind it. */
+/* Whether a norm or SwiGLU is fused into the product. */
 static inline bool coded_is_fused(const KernelArgs *args)
 {
     return ((const CodedLinearAttrs *)args->attrs)->gated || rows_is_normed(args, CODED_NORM);
 }
 
-/* Of one row of bf16, those of codes (M,K) that GPUs of compute capability 9.0 make so. scale: of the codes */
+/* Codes (M,K) that GPUs of compute capability 9.0 multiply by one row of bf16 with a fused SwiGLU, or with a fused norm. */
 enum { CODED_ALONG = 128, CODED_MOST_NORMED = 8192, CODED_MOST_ALONG = 32768 };
 static inline bool coded_gated_fits(const TensorType *codes)
 {

@@ -1,11 +1,12 @@
-/* Codes of a byte as bf16 numbers: four of a word become two pairs. */
+/* One-byte codes as bf16 values: the four codes of a word become two pairs. */
 #pragma once
 
 #include "device/cuda/fp8.cuh"
 #include "ops/mma.cuh"
 
-/* Whole numbers over 64, which their sums are multiplied by. Moved by 128 they have 8 bits without a sign, and these bits as those of a
- * bf16 number are worth 2^-133 each, across the bound of its subnormal numbers. All steps are exact, but for sums below 2^-120. */
+/* int8 codes divided by 64; their sums are multiplied by 64. code + 128 fits in 8 bits without a sign. Read as the bits of a bf16 value,
+ * these are worth 2^-133 each, also across the border between subnormal and normal values. All steps are exact, except for sums below
+ * 2^-120. */
 struct Int8Codes {
     enum { HAS_TILES = 0, WHOLE = 64 };
 
@@ -22,7 +23,7 @@ struct Int8Codes {
     }
 };
 
-/* e4m3 times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it. */
+/* e4m3 times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise does. */
 struct Fp8Tiles {
     enum { HAS_TILES = 1, WHOLE = 1 };
 

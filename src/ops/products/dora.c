@@ -1,5 +1,5 @@
-/* dora: the columns of a layer's product are given the trained lengths m in place of their own (Liu et al. 2024): y m / norm + bias. The
- * gradient of y is the op of dy, without a bias; that of m is dora_dm.
+/* dora: gives the columns of a layer's product the trained lengths m instead of their own (Liu et al. 2024): y m / norm + bias. The
+ * gradient of y is this op on dy, without a bias; the gradient of m is dora_dm.
  *
  * dora_dm: the sum over rows of dy y / norm. */
 #include "ops/gpu_sums.h"
@@ -24,7 +24,7 @@ static Status dora_infer(Node *node)
     return OK;
 }
 
-/* dy, y (...,C), norm f32 (C), [acc (C)] -> (C), in dy's dtype if not told otherwise. */
+/* dy, y (...,C), norm f32 (C), [acc (C)] -> dm (C), in dy's dtype unless acc or an attribute names another. */
 static Status dora_dm_infer(Node *node)
 {
     TRY(infer_float(node, IN_DY, "dy", 2));

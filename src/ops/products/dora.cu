@@ -15,7 +15,7 @@ static __device__ __forceinline__ float column_bias(const TensorView &bias, int6
     return bias.data ? any_get(bias.data, bias.type.dtype, c) : 0.0f;
 }
 
-/* out may be y's memory. A block takes the columns of THREADS packs, of rows in steps of gridDim.y. */
+/* out may be y's memory. A block takes THREADS packs of columns, and rows in steps of gridDim.y. */
 template <typename T>
 static __global__ void dora_packs(const T *y, TensorView m, const float *norm, TensorView bias, T *out, int64_t rows, int64_t cols)
 {

@@ -10,7 +10,7 @@
 static const AttrDef dora_norm_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), {0}};
 
 enum { W, A, B };
-enum { ROWS = 8 }; /* of a task, for which a row of a is converted once */
+enum { ROWS = 8 }; /* rows of a task, which converts each row of a once */
 
 /* w (M,K), a (R,K), b (M,R) -> f32 (M). */
 static Status dora_norm_infer(Node *node)

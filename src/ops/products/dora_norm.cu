@@ -1,13 +1,13 @@
-/* dora_norm on CUDA: a block makes the norms of ROWS rows. A thread takes columns in steps of COLUMNS, so that each element of a that it
- * loads serves ROWS rows, and each factor COLUMNS columns. The factors alpha b lie in shared memory where there is room for them. Sums in
- * fp32, in a fixed order. */
+/* dora_norm on CUDA: a block computes the norms of ROWS rows. A thread takes columns in steps of COLUMNS. It uses each element of a that it
+ * loads for ROWS rows, and each factor for COLUMNS columns. The factors alpha b are in shared memory if they fit. Sums are fp32, in a fixed
+ * order. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/products/dora.h"
 
 enum { THREADS = 256, ROWS = 8, COLUMNS = 4, MOST_SHARED_RANK = 1024 /* 32 KiB */ };
 
-/* Elements of one type, known when compiled, or of any. */
+/* Elements of a dtype known at compile time, or of any dtype. */
 template <typename T> struct Typed {
     const T *data;
 
@@ -27,7 +27,7 @@ struct AnyType {
     }
 };
 
-/* factors: of this block's rows, rank by rank; NULL: alpha b is read at each use. */
+/* factors: alpha b of this block's rows, rank by rank; NULL: alpha b is computed at each use. */
 template <typename F>
 static __device__ __forceinline__ void add_columns(F w, F a, const AnyType &b, const float *factors, float alpha, int64_t first, int rows,
                                                    int64_t at, int64_t cols, int64_t r, float (&squares)[ROWS])

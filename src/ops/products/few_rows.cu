@@ -1,9 +1,9 @@
-/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16 or f16: what decoding is made of. They are bound by reading w once. Each sum is
- * one chain along k in steps of 16, as cuBLASLt computes it without split-K and tiles of any size do: a row has the same bits for any m,
- * here and there.
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16 or f16: the products of decoding. They are bound by reading w once. Each sum is
+ * one chain along k in steps of 16; cuBLASLt computes the same chain if it doesn't split k, whatever its tiles. So a row has the same bits
+ * for any m, here and in cuBLASLt.
  *
- * A warp has 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks along k of both wait in shared memory, many of
- * them in flight, and operands are taken from there a step ahead of the chain: it waits for nothing but itself. */
+ * A warp computes 8 rows of w, the second operand of m16n8k16; rows of x are the first. Chunks of both along k are in shared memory, many
+ * of them in flight. Operands are loaded from there to registers one step ahead, so that the chain waits only for itself. */
 #include "ops/products/few_rows.h"
 
 #include "device/cuda/vec_f16.cuh"
@@ -30,7 +30,7 @@ struct RowsJob {
     float           alpha;
 };
 
-/* Begins to copy chunk `chunk` of the rows of w that a block has and of all rows of x; what is behind n or k is zeros. */
+/* Begins to copy chunk `chunk` of the block's rows of w and of all rows of x; zeros beyond n or k. */
 template <int WARPS> static __device__ __forceinline__ void load_chunk(const RowsJob &job, uint16_t *stage, int chunk)
 {
     enum { W_ROWS = WARPS * COLS };
@@ -48,11 +48,11 @@ template <int WARPS> static __device__ __forceinline__ void load_chunk(const Row
     }
 }
 
-/* The operands of STEP numbers of T along k. */
+/* The operands of STEP elements along k, in registers. */
 template <typename T, int TILES> struct Operands {
     uint32_t x[STEP / 16][TILES][4], w[4];
 
-    /* rows: where a lane's row of each tile begins in a stage; negative: it isn't there, and reads zeros. */
+    /* rows: where a lane's row of each tile begins in a stage; negative: the row doesn't exist, and zeros are loaded. */
     __device__ __forceinline__ void take(const uint16_t *stage, const uint16_t *zeros, const int (&rows)[TILES], int w_row, int step)
     {
         ldmatrix(w, stage + w_row + step * STEP);
@@ -111,7 +111,7 @@ template <typename T, int TILES, int WARPS, int STAGES> static __global__ void _
                 operands[(step + 1) & 1].take(stage, zeros, rows, w_row, step + 1);
             } else if (chunk + 1 < chunks) {
                 copy_wait<STAGES - 2>();
-                __syncthreads(); /* the next chunk is there, and all warps have taken this one */
+                __syncthreads(); /* the next chunk has arrived, and all warps have read this one */
                 if (chunk + STAGES < chunks) load_chunk<WARPS>(job, stage, chunk + STAGES);
                 copy_commit();
                 operands[(step + 1) & 1].take(shared + (chunk + 1) % STAGES * elements, zeros, rows, w_row, 0);
@@ -135,7 +135,7 @@ template <typename T, int TILES, int WARPS, int STAGES> static Status launch(con
     return CUDA_LAUNCHED();
 }
 
-/* Blocks of few warps where w has few rows, so that all multiprocessors read; of more where each block reads many rows of x. */
+/* Blocks have few warps if w has few rows, so that all multiprocessors read; they have more if each block reads many rows of x. */
 template <typename T> static Status launch_few(const RowsJob &job, cudaStream_t stream)
 {
     if (job.n <= 2048) return launch<T, 1, 1, 16>(job, stream);
@@ -165,7 +165,7 @@ static bool fits(const GemmOperand *x)
            (uintptr_t)x->data % 16 == 0;
 }
 
-/* Of the operands' dtype, or f32. */
+/* Whether x is of the operands' dtype, or of f32. */
 static bool fits_beside(const Gemm *g, const GemmOperand *x)
 {
     return x->dtype == g->a.dtype || x->dtype == DT_F32;
@@ -178,7 +178,7 @@ bool few_rows_operands_fit(const Gemm *g)
     return g->rows_alone && shapes && fits(&g->a) && fits(&g->b) && g->a.dtype == g->b.dtype && beside;
 }
 
-/* Of many rows too where cuBLASLt, whose sums are the same chain else, has rows of c that don't begin at multiples of 16 bytes. */
+/* Also accepts many rows if rows of c don't all begin at multiples of 16 bytes: cuBLASLt's sums aren't the same chain then. */
 bool few_rows_fit(const Gemm *g)
 {
     bool few = g->m <= MOST_ROWS || (g->n % 8 && g->n <= MOST_COLS);

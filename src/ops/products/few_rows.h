@@ -1,18 +1,18 @@
-/* Products of at most 64 rows that say rows_alone, in bf16 or f16 (few_rows.cu); of more rows where few_rows_fit says why. */
+/* Products of at most 64 rows with rows_alone, in bf16 or f16 (few_rows.cu), and of more rows if few_rows_fit accepts them. */
 #pragma once
 
 #include "device/cuda/kernel.h"
 #include "device/gemm.h"
 
-/* Whether it is such a product but for the number of rows. */
+/* Whether the product is of this kind, for any number of rows. */
 bool   few_rows_operands_fit(const Gemm *gemm);
 bool   few_rows_fit(const Gemm *gemm);
 Status few_rows_run(const Gemm *gemm, void *stream);
 
-/* What becomes of the one row x of a product before it: its norm, or that of its sum with a residual. Pointers lie at multiples of 16
+/* How the one row x of a product is normed before the product: the norm of x, or of its sum with a residual. Pointers are multiples of 16
  * bytes. */
 typedef struct RowsNorm {
-    const void *x, *w, *residual; /* residual: NULL: none */
+    const void *x, *w, *residual; /* residual NULL: none */
     void       *sum;              /* NULL: not wanted */
     float       eps, offset;
 } RowsNorm;
@@ -21,30 +21,30 @@ static inline bool rows_norm_fits(const Gemm *gemm)
     return gemm->m == 1 && gemm->k <= 8192;
 }
 
-/* What a product is made with: sums of so many parts of k, each a chain, added up as (0 + 1) + (2 + 3); or, of w that is packed gate and up
- * and as many columns of c as each has, what swiglu makes of both. */
+/* What is fused into a product. parts: each sum consists of this many chains over equal parts of k, added up as (0 + 1) + (2 + 3). gated: w
+ * is packed gate and up; c has as many columns as each of them, and receives what swiglu makes of both. */
 typedef struct RowsFusion {
     int             parts; /* 1, 2 or 4 */
     bool            gated, gelu;
-    const RowsNorm *norm; /* of one row, the gemm's a: NULL, or rows_norm_fits */
+    const RowsNorm *norm; /* norm of a, which has one row and satisfies rows_norm_fits; NULL: none */
 } RowsFusion;
 
-/* Of compute capability 9.0 and later, with as much shared memory for a block: those of 12.0 have less. */
+/* For GPUs of compute capability 9.0 and later whose blocks may have this many bytes of shared memory; those of 12.0 have less. */
 enum { FEW_ROWS_BULK_SHARED = 220 << 10 };
 static inline bool few_rows_bulk_serves(const CudaDevice *device)
 {
     return cuda_sm(device) >= 90 && cuda_shared_bytes(device) >= FEW_ROWS_BULK_SHARED;
 }
 
-/* Those of few_rows_operands_fit that few_rows_bulk.cu can make, on a GPU that it serves: the bits of few_rows_run, sooner. w_rows: of b^T,
- * at most n; columns behind them become zeros. fusion: NULL: none. */
+/* Products of few_rows_operands_fit that few_rows_bulk.cu computes on a GPU that it serves, with the bits of few_rows_run but faster.
+ * w_rows: rows of b^T, at most n; columns of c beyond them become zeros. fusion NULL: none. */
 bool   few_rows_bulk_fit(const Gemm *gemm);
 Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, void *stream);
 
-/* Those of 17 and more rows whose chains take longer than reading b^T, by warpgroups: the same bits, sooner still, on a GPU of so many
- * multiprocessors (few_rows_group.cu). */
+/* Products of few_rows_operands_fit with 17 and more rows, whose chains take longer than reading b^T, by warpgroups (few_rows_group.cu):
+ * with the same bits, faster still. processors: multiprocessors of the GPU. */
 bool   few_rows_group_fit(const Gemm *gemm, const RowsFusion *fusion, int processors);
 Status few_rows_group_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, int processors, void *stream);
 
-/* Two of them that have one a, in one launch. */
+/* Two products of few_rows_bulk_fit with the same a, in one launch. */
 Status few_rows_bulk_pair(const Gemm gemms[2], void *stream);

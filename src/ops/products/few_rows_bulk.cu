@@ -1,18 +1,18 @@
-/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16 or f16, on GPUs whose copy engine brings boxes to shared memory (compute
- * capability 9.0): the sums of few_rows.cu, to the bit. Rows of w are on their way before the launch in front has ended, where nothing of
- * the program writes them.
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k) in bf16 or f16, on GPUs whose copy engine loads boxes into shared memory (compute
+ * capability 9.0): the sums of few_rows.cu, to the bit. If nothing in the program writes w, its loads begin before the preceding launch has
+ * ended.
  *
- * A warp has tiles of 8 * NT rows of w, which it brings for itself, in pieces along k, each when its place in the warp's ring is free. One
- * more warp brings the rows of x for all of the block: pieces stay where all have room, else they go through a ring too. One row alone each
- * warp brings for itself, by copies of its own, which are sooner there: all rows of its operand are that row. Operands are taken from
- * shared memory a step ahead of the chain.
+ * A warp has tiles of 8 * NT rows of w. It loads them itself, in pieces along k, each as soon as its slot in the warp's ring is free. One
+ * more warp loads the rows of x for the whole block: pieces stay in shared memory if all fit, else they go through a ring too. If x has a
+ * single row each warp loads it by copies of its own, which are faster there; all rows of its operand are that row. Operands are loaded to
+ * registers one step ahead of the chain.
  *
- * Parts of a sum are chains of warps beside each other, of one tile, equal parts of k. Gate and up of a tile are 8 rows of w each, so that
- * the warp that has made them joins them too.
+ * Parts of a sum are chains over equal parts of k, computed by neighbouring warps for the same tile. A tile of gate and up has 8 rows of w
+ * of each, so that the warp that computes both also combines them.
  *
- * A second product of the same x has the tiles behind those of the first.
+ * A second product with the same x has tiles that follow those of the first.
  *
- * A piece lies in blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
+ * A piece consists of blocks of 64 elements along k: rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). */
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/vec_f16.cuh"
 #include "ops/bulk.cuh"
@@ -26,33 +26,33 @@ enum {
     STEP = 32,
     COLS = 8,
     MOST_ROWS = 64,
-    MOST_ALONE = 32768, /* numbers of one row */
+    MOST_ALONE = 32768, /* elements of a single row, at most */
     MOST_WARPS = 16,
-    MOST_SLOTS = 64, /* of x */
+    MOST_SLOTS = 64, /* slots of x */
     W_SLOTS = 16,
     PHASES_BYTES = (2 * MOST_SLOTS + MOST_WARPS * W_SLOTS) * 8,
 };
 
-/* Bytes of shared memory of a block: beside another launch's on the same multiprocessor, and alone. */
+/* Bytes of shared memory of a block: if another launch's block shares the multiprocessor, and alone. */
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
 struct BulkJob {
-    CUtensorMap     x_map, w_map; /* (64, rows, 1 or gate and up, k / 64) */
+    CUtensorMap     x_map, w_map; /* dims (64, rows, 1 or 2 for gate and up, k / 64) */
     int64_t         c_stride;
     GemmOperand     c, bias;
-    int             m, n, w_rows, blocks;     /* of k */
-    int             parts, part, pieces;      /* of k; blocks and pieces of a part */
-    int             x_bytes, sums_at;         /* of shared memory: of all places for x; in front of the sums of parts */
-    const uint16_t *x;                        /* one row alone */
-    int             rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
+    int             m, n, w_rows, blocks;     /* blocks: of k */
+    int             parts, part, pieces;      /* parts of k; blocks and pieces of a part */
+    int             x_bytes, sums_at;         /* bytes of all slots of x; offset of the sums of parts */
+    const uint16_t *x;                        /* x, if it has a single row */
+    int             rounds, x_slots, w_slots; /* tiles of a warp; slots of x; slots of w of each warp */
     bool            x_stays, w_constant, accumulate, has_bias;
-    bool            as_pairs; /* sums are stored as they are, or with a bias, and pairs of them lie at multiples of a pair */
+    bool            as_pairs; /* sums are stored plain or with a bias, and pairs of them are aligned as pairs */
     float           alpha;
-    bool            gated, gelu; /* w is gate and up, n columns of c are of both */
-    RowsNorm        norm;        /* of one row alone; w NULL: none */
+    bool            gated, gelu; /* w is gate and up; each of c's n columns is made of both */
+    RowsNorm        norm;        /* of a single row; norm.w NULL: none */
 };
 
-/* Products of one x. The second one's tiles begin at column `second` of all, a multiple of a tile. */
+/* Products with the same x. Tiles of the second one begin at column `second` of the columns of both, a multiple of a tile. */
 template <int COUNT> struct BulkJobs {
     BulkJob of[COUNT];
     int     second;
@@ -63,15 +63,15 @@ template <int COUNT> struct BulkJobs {
     }
 };
 
-/* A number that stays in a register: the compiler would make it anew for each step. */
+/* Keeps a value in a register: the compiler would compute it again for each step. */
 static __device__ __forceinline__ uint32_t kept(uint32_t number)
 {
     asm volatile("" : "+r"(number));
     return number;
 }
 
-/* Where a lane reads in a place, bytes: by chunk pairs of a block of 64 numbers, of w for both of its halves, of x for its quarters. Rows
- * of x beyond x_rows are others again; one row alone isn't permuted. */
+/* Byte offsets at which a lane reads in a slot: w by halves of a block of 64 elements, x by quarters. Rows of x beyond x_rows repeat
+ * existing rows; a single row isn't permuted. */
 struct LaneReads {
     uint32_t w[2], x[4];
 
@@ -85,11 +85,11 @@ struct LaneReads {
     }
 };
 
-/* The operands of STEP numbers of T along k, of 16 * MT rows of x, XR in a place, and 8 * NT of w. */
+/* The operands of STEP elements along k: 16 * MT rows of x, of which a slot has XR, and 8 * NT rows of w. */
 template <typename T, int MT, int NT, int XR> struct BulkOperands {
     uint32_t x[STEP / 16][MT][4], w[NT][4];
 
-    /* half: of the block that begins there */
+    /* half: of the blocks at these addresses */
     __device__ __forceinline__ void take(uint32_t x_block, uint32_t w_block, const LaneReads &reads, int half)
     {
 #pragma unroll
@@ -124,7 +124,7 @@ template <typename T> static __device__ __forceinline__ float finished(const Bul
     return value;
 }
 
-/* Columns col, an even one, and col + 1. */
+/* Stores columns col, an even one, and col + 1. */
 template <typename T> static __device__ __forceinline__ void put_two(const BulkJob &job, int row, int col, float left, float right)
 {
     int64_t at = job.c.offset + row * job.c_stride + col;
@@ -133,7 +133,7 @@ template <typename T> static __device__ __forceinline__ void put_two(const BulkJ
     if (col + 1 < job.n) set_of<T>(job.c.data, job.c.dtype, at + 1, finished<T>(job, row, col + 1, right));
 }
 
-/* Sums, two at a time. to: of this lane's first row and column. */
+/* Stores sums two at a time. to: address of this lane's first row and column. */
 template <typename Pair, int MT, int NT, typename F>
 static __device__ __forceinline__ void put_pairs(const BulkJob &job, char *to, int row, int col, const float (&c)[NT][MT][4], F pair)
 {
@@ -159,7 +159,7 @@ template <typename T, int MT, int NT> static __device__ __forceinline__ void add
     }
 }
 
-/* A warp's tiles; row, col: a lane's first. */
+/* Stores a warp's tile; row, col: this lane's first. */
 template <typename T, int MT, int NT>
 static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, float (&c)[NT][MT][4])
 {
@@ -178,7 +178,7 @@ static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int
     }
 }
 
-/* A tile of gate and one of up, rounded as they would be stored, to the tile that they make. */
+/* Combines a tile of gate and one of up, both rounded as if they were stored, and stores the result. */
 template <typename T, int MT>
 static __device__ __forceinline__ void put_gated(const BulkJob &job, int row, int col, const float (&c)[2][MT][4])
 {
@@ -194,14 +194,14 @@ static __device__ __forceinline__ void put_gated(const BulkJob &job, int row, in
 }
 template <typename T, int MT> static __device__ __forceinline__ void put_gated(const BulkJob &, int, int, const float (&)[1][MT][4]) {}
 
-/* Goes over the pieces of a block's rows of x, or of a warp's tiles of w, and over their places in shared memory. */
+/* A position among the pieces of a block's rows of x, or of a warp's tiles of w, and among their slots in shared memory. */
 struct Walk {
-    int piece, n, slot, round; /* along k, the tile's first row of w; a place in the ring, how often it was gone round */
+    int piece, n, slot, round; /* piece along k; the tile's first row of w; slot of the ring; how often the ring was passed */
 
     __device__ __forceinline__ Walk(int n_, int slot_) : piece(0), n(n_), slot(slot_), round(0) {}
 
-    /* first, step: the place of the first piece, and how many further that of the next is. stays: pieces of the next tile are in the same
-     * places. */
+    /* first, step: slot of a tile's first piece, and slots from one piece to the next. stays: pieces of the next tile are in the same
+     * slots. */
     __device__ __forceinline__ void next(int pieces, int stride, int slots, bool stays, int first = 0, int step = 1)
     {
         slot += step;
@@ -217,8 +217,8 @@ struct Walk {
     }
 };
 
-/* What the block has in shared memory, by its addresses there; places begin at multiples of 1024 bytes. XR, WR: rows of x and w in one;
- * BLOCKS: of a piece. */
+/* Shared memory of the block, by addresses; slots begin at multiples of 1024 bytes. XR, WR: rows of x and of w in a slot; BLOCKS: of a
+ * piece. */
 template <int XR, int WR, int BLOCKS> struct BulkShared {
     enum { X_BYTES = BLOCKS * XR * ROW_BYTES, W_BYTES = BLOCKS * WR * ROW_BYTES };
     uint64_t *x_full, *x_free, *w_full; /* w_full: of this warp */
@@ -231,7 +231,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         w = x + job.x_bytes + warp * job.w_slots * W_BYTES;
     }
 
-    /* By one lane of each warp, the last one of which brings x. */
+    /* By one lane of each warp; the last warp is the one that loads x. */
     __device__ __forceinline__ void begin(const BulkJob &job, bool is_x, int tiles) const
     {
         for (int i = 0; i < (is_x ? job.x_slots : job.w_slots); i++) phases_init(is_x ? &x_full[i] : &w_full[i], 1);
@@ -248,7 +248,8 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
                  &w_full[walk.slot]);
     }
 
-    /* All pieces of x, or those of every round, the first ones of all parts before the second ones; one thread. */
+    /* Loads all pieces of x, once if they stay, else in every round: the first pieces of all parts before the second ones. By one
+     * thread. */
     __device__ __forceinline__ void bring_x(const BulkJob &job, int first_row) const
     {
         int  pieces = job.pieces * job.parts, count = job.x_stays ? pieces : pieces * job.rounds;
@@ -262,7 +263,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         }
     }
 
-    /* The blocks of one row of x that a warp reads; first: of them */
+    /* Loads the blocks of a single row of x that a warp reads; first: the first of them. */
     __device__ __forceinline__ void bring_row(const BulkJob &job, int first) const
     {
         for (int i = first * CHUNKS + (threadIdx.x & 31); i < (first + job.part) * CHUNKS; i += 32)
@@ -272,7 +273,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         __syncwarp();
     }
 
-    /* Where the piece of x that the walks are at lies, once it is there. first: as above */
+    /* Waits for the piece of x at this position, and returns its address. first: the part's first block */
     __device__ __forceinline__ uint32_t take_x(const BulkJob &job, const Walk &of_x, int first) const
     {
         if (XR == 1) return x + (first + of_x.piece * BLOCKS) * ROW_BYTES;
@@ -286,7 +287,8 @@ static __device__ __forceinline__ void meet(int tile, int parts)
     asm volatile("bar.sync %0, %1;" ::"r"(tile + 1), "r"(parts * 32) : "memory");
 }
 
-/* The sums of a tile's parts, (0 + 1) + (2 + 3), in its first part's warp. sums: room for the tile's; more: for others afterwards. */
+/* Adds up a tile's parts, (0 + 1) + (2 + 3), in the warp of the first part. sums: room for this tile's parts; more: `sums` is used
+ * again. */
 template <int MT, int NT>
 static __device__ __forceinline__ void add_parts(int tile, int parts, int part, float4 *sums, bool more, float (&c)[NT][MT][4])
 {
@@ -327,7 +329,7 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
 
     int  cols = NT == 2 && job.gated ? COLS : W_ROWS, first_col = (blockIdx.x * tiles + tile) * cols, stride = gridDim.x * tiles * cols;
     int  pieces = job.pieces, last_blocks = job.part - (pieces - 1) * BLOCKS, first_block = part * job.part, count = pieces * job.rounds;
-    Walk ahead(first_col, 0), of_w(first_col, 0), of_x(first_col, part); /* the next piece to bring; the one to multiply */
+    Walk ahead(first_col, 0), of_w(first_col, 0), of_x(first_col, part); /* the next piece to load; the pieces to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(pieces, stride, job.w_slots, false))
         if (lane == 0) shared.bring_w(jobs, ahead, first_block);
@@ -337,7 +339,7 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
     const LaneReads             reads(XR);
     float                       c[NT][MT][4] = {};
     float4                     *sums = (float4 *)(bulk_memory + job.sums_at) + tile * parts * (MT * NT * 32);
-    BulkOperands<T, MT, NT, XR> first, second; /* of a block's halves */
+    BulkOperands<T, MT, NT, XR> first, second; /* operands of a block's halves */
     if (XR == 1 && job.norm.w)
         norm_row<T, 1>(
             job.norm, job.blocks * ALONG, (T *)(bulk_memory + PHASES_BYTES), (const T *)(bulk_memory + PHASES_BYTES + job.x_bytes / 2),
@@ -370,7 +372,7 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
             first.take(x, w, reads, 0);
         }
         second.add(c);
-        __syncwarp(); /* all lanes have taken this piece */
+        __syncwarp(); /* all lanes have read this piece */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
         if (q + job.w_slots < count) {
             if (lane == 0) shared.bring_w(jobs, ahead, first_block);
@@ -398,7 +400,7 @@ typedef struct BulkGrid {
     int blocks, groups, warps, rounds; /* groups: of rows of x */
 } BulkGrid;
 
-/* Warps enough that each has a part of one tile, up to `most` a block; then several tiles a warp, as many in each block.
+/* As many warps as let each have a part of one tile, up to `most` a block; beyond that several tiles a warp, equally many in each block.
  * cols: of both products. */
 static BulkGrid grid_of(const BulkJob *job, int64_t cols, int x_rows, int w_rows, int least, int most, int processors)
 {
@@ -413,7 +415,8 @@ static BulkGrid grid_of(const BulkJob *job, int64_t cols, int x_rows, int w_rows
     return grid;
 }
 
-/* Rows of x stay where they leave room for two pieces a warp. x_bytes, w_bytes: of a piece, of w a warp's; sum_bytes: of a warp's sums. */
+/* Divides shared memory and returns its bytes. Rows of x stay if they leave room for two pieces a warp. x_bytes, w_bytes: of a piece of x,
+ * and of a piece of one warp's w; sum_bytes: of a warp's sums. */
 static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t x_bytes, size_t w_bytes, size_t sum_bytes)
 {
     size_t w_piece = grid->warps * w_bytes, fixed = PHASES_BYTES + (job->parts > 1 ? grid->warps * sum_bytes : 0);
@@ -421,9 +424,9 @@ static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t
     int    count = job->pieces * grid->rounds, least = count < 4 ? count : 4, wanted = count < W_SLOTS ? count : W_SLOTS;
     int    x_pieces = job->pieces * job->parts;
     job->x_stays = x_pieces <= MOST_SLOTS && fixed + 2 * w_piece + x_bytes * x_pieces * (grid->rounds == 1 ? 2 : 1) <= SHARED_ALONE;
-    job->x_slots = job->x_stays ? x_pieces : job->parts > 1 ? 2 * job->parts : 3; /* a ring has as many of each part */
+    job->x_slots = job->x_stays ? x_pieces : job->parts > 1 ? 2 * job->parts : 3; /* a ring has equally many slots for each part */
     job->x_bytes = (int)(x_bytes * job->x_slots);
-    if (x_rows == 1) { /* and its norm's weights */
+    if (x_rows == 1) { /* the row, and its norm's weights */
         job->x_stays = true, job->x_slots = 0;
         job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES * (job->norm.w ? 2 : 1);
     }
@@ -435,7 +438,7 @@ static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t
     return taken + w_piece * job->w_slots;
 }
 
-/* halves: 1, or 2 of the rows, of which a box has as many of each */
+/* halves: 1, or 2 for gate and up; a box has equally many rows of each half */
 static Status map_rows(const GemmOperand *rows, int64_t count, int halves, int64_t k, int box_rows, int blocks, CUtensorMap *out)
 {
     TensorMapShape shape = {.rank = 4};
@@ -446,7 +449,7 @@ static Status map_rows(const GemmOperand *rows, int64_t count, int halves, int64
     return cuda_tensor_map((const bf16 *)rows->data + rows->offset, &shape, out);
 }
 
-/* Fewer warps where there isn't room for two pieces of each, as a chain wants the next one before it is through with one. */
+/* Uses fewer warps if there isn't room for two pieces of each: a chain needs the next piece before it has finished one. */
 template <typename T, int MT, int NT, int XR, int BLOCKS, int COUNT>
 static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, int processors, cudaStream_t stream)
 {

@@ -1,18 +1,18 @@
-/* Products of few rows, y (m,n) = x (m,k) w^T (n,k), of x in bf16 and w in codes, of which a byte a weight is read. They become bf16 in
- * registers, and each sum is the chain along k in steps of 16 that few_rows.cu makes of w in bf16:
+/* Products of few rows, y (m,n) = x (m,k) w^T (n,k), of x in bf16 and w in codes: a byte is read for each weight. Codes become bf16 in
+ * registers, and each sum is the chain along k in steps of 16 that few_rows.cu computes of w in bf16:
  *
- *   int8   whole numbers; a sum is multiplied by the scale of its row of w in fp32
- *   e4m3   times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise has it
+ *   int8   whole numbers; a sum is multiplied in fp32 by the scale of its row of w
+ *   e4m3   times the scale of the tile, rounded to bf16, as fp8_tiles_dequantise does
  *
- * A warp has tiles of 8 * W8 rows of w, the first operand of m16n8k16; rows of x are the second, 8 * XT of them. Codes come in pieces along
- * k, each when its place in the warp's ring is free, and the first ones before the launch in front has ended, where nothing of the program
- * writes them. The copy engine brings boxes of whole blocks (compute capability 9.0), for all of the block's warps at the word of one more;
- * else a warp's lanes copy 16 bytes each. Another warp brings the rows of x for all of the block: pieces stay where all have room, else
+ * A warp has tiles of 8 * W8 rows of w, the first operand of m16n8k16; 8 * XT rows of x are the second. Codes are loaded in pieces along k,
+ * each as soon as its slot in the warp's ring is free. If nothing in the program writes them, the first loads begin before the preceding
+ * launch has ended. On compute capability 9.0 the copy engine loads boxes of whole blocks, which one more warp starts for all warps of the
+ * block; otherwise a warp's lanes copy 16 bytes each. Another warp loads the rows of x for the whole block: pieces stay if all fit, else
  * they go through a ring too.
  *
- * A piece lies in blocks along k, of 128 codes or 64 numbers of x: rows of 128 bytes whose 16-byte chunks are permuted by row, as
- * tensor_map.h has it. A lane takes a word of four codes from there, 4 t .. 4 t + 3 of a step's 16 numbers, and the same of x: the order of
- * numbers within a step changes no bit. */
+ * A piece consists of blocks along k, of 128 codes or of 64 elements of x: rows of 128 bytes whose 16-byte chunks are permuted by row, as
+ * tensor_map.h describes. A lane loads a word of four codes from there, 4 t .. 4 t + 3 of a step's 16, and the same elements of x: the
+ * order of elements within a step changes no bit. */
 #include "ops/products/few_rows_codes.h"
 
 #include "device/cuda/tensor_map.h"
@@ -21,39 +21,39 @@
 #include "ops/products/codes.cuh"
 
 enum {
-    ROW_BYTES = 128, /* of a block */
+    ROW_BYTES = 128, /* bytes of a row of a block */
     CHUNKS = ROW_BYTES / 16,
     X_ALONG = ROW_BYTES / 2,
     MOST_ROWS = 64,
     MOST_WARPS = 8,
-    BRINGERS = 2,    /* warps */
-    MOST_SLOTS = 32, /* of x */
+    BRINGERS = 2,    /* warps that load */
+    MOST_SLOTS = 32, /* slots of x */
     W_SLOTS = 12,
     X_RING = 3,
-    LEAST_SLOTS = 2, /* of w */
+    LEAST_SLOTS = 2, /* slots of w */
     GOOD_SLOTS = 3,
     PHASES_BYTES = 2048,
 };
 
-/* Bytes of shared memory that the driver keeps of a multiprocessor's, at least, where two blocks share it. */
+/* Bytes of a multiprocessor's shared memory that the driver keeps, at least, if two blocks share it. */
 enum { SHARED_KEPT = 2 << 10 };
 
-/* What a block needs for more than 32 rows of x, or for long pieces of 32; where there is less, two blocks share 64 rows. */
+/* Bytes that a block needs for more than 32 rows of x, or for 32 rows in long pieces; with less, two blocks share 64 rows. */
 enum { SHARED_OF_64 = 160 << 10 };
 
 struct CodesJob {
-    CUtensorMap    x_map, w_map; /* (64, rows, k / 64), (64 pairs, rows, k / 128) */
+    CUtensorMap    x_map, w_map; /* dims (64, rows, k / 64), (64 pairs, rows, k / 128) */
     const bf16    *x;
     const uint8_t *w;
     const float   *scale;
     int64_t        x_stride, w_stride, c_stride, scale_stride;
     GemmOperand    c, bias;
-    int            m, n, k, pieces, blocks;  /* of k; of the last piece */
-    int            rounds, x_slots, w_slots; /* tiles a warp; places for pieces, of w a warp */
+    int            m, n, k, pieces, blocks;  /* pieces: of k; blocks: of the last piece */
+    int            rounds, x_slots, w_slots; /* tiles of a warp; slots of x; slots of w of each warp */
     bool           x_stays, w_constant, by_boxes, has_bias;
 };
 
-/* A number that stays in a register: the compiler would make it anew for each step. */
+/* Keeps a value in a register: the compiler would compute it again for each step. */
 static __device__ __forceinline__ uint32_t kept(uint32_t number)
 {
     asm volatile("" : "+r"(number));
@@ -67,13 +67,13 @@ static __device__ __forceinline__ uint2 shared_pair(uint32_t address)
     return pair;
 }
 
-/* The row of x, of eight, that column `col` of the second operand has: lanes that read together read other banks. */
+/* The row of x, of eight, in column `col` of the second operand: lanes that read at the same time then read different banks. */
 static __device__ __forceinline__ int row_of(int col)
 {
     return (col & 3) * 2 + (col >> 2);
 }
 
-/* Where a lane reads in a block, bytes: of w by halves, of x by steps. XR: rows of x in a place. */
+/* Byte offsets at which a lane reads in a block: w by halves, x by steps. XR: rows of x in a slot. */
 template <int XR> struct CodesReads {
     uint32_t w[2], x[4];
 
@@ -87,7 +87,7 @@ template <int XR> struct CodesReads {
     }
 };
 
-/* What two steps multiply: rows of w as bf16, and of x. Of a tile of 8 rows the other 8 of the first operand are zeros. */
+/* The operands of two steps: rows of w as bf16, and rows of x. If a tile has 8 rows the other 8 of the first operand are zeros. */
 template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
     enum { NT = (W8 + 1) / 2 };
     uint32_t w[2][NT][4];
@@ -99,7 +99,7 @@ template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
         for (int i = 0; i < 2 * NT; i++) w[i / NT][i % NT][1] = kept(0), w[i / NT][i % NT][3] = kept(0);
     }
 
-    /* block: of x; pair: half of it */
+    /* block: address of x; pair: which two of its four steps */
     __device__ __forceinline__ void take(uint32_t block, const CodesReads<XR> &reads, int pair)
     {
 #pragma unroll
@@ -108,7 +108,7 @@ template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
             for (int t = 0; t < XT; t++) x[s][t] = shared_pair(block + reads.x[pair * 2 + s] + t * (8 * ROW_BYTES));
     }
 
-    /* words: of four steps; pair: half of them */
+    /* words: of four steps; pair: which two of them */
     __device__ __forceinline__ void make(const uint32_t (&words)[W8][4], float scale, int pair, int s)
     {
 #pragma unroll
@@ -124,7 +124,7 @@ template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
     }
 };
 
-/* Adds two steps, and meanwhile makes the two after them of words. */
+/* Adds two steps, and meanwhile converts the words of the two steps after them. */
 template <typename Operands, int NT, int XT, int W8>
 static __device__ __forceinline__ void add_and_make(float (&c)[NT][XT][4], const Operands &now, Operands &next,
                                                     const uint32_t (&words)[W8][4], float scale, int pair)
@@ -133,7 +133,8 @@ static __device__ __forceinline__ void add_and_make(float (&c)[NT][XT][4], const
     for (int s = 0; s < 2; s++) now.add(c, s), next.make(words, scale, pair, s);
 }
 
-/* A block, whose first two steps are made and whose first half's words are taken; then so it is of the next one. */
+/* Adds a block. Its first two steps are converted and its first half's words are loaded before; the same is then done for the next
+ * block. */
 template <typename Codes, int W8, int XR, int XT> struct CodesChain {
     typedef CodesOperands<Codes, W8, XR, XT> Operands;
     uint32_t                                 words[W8][4], more[W8][4];
@@ -169,7 +170,7 @@ template <typename Codes, int W8, int XR, int XT> struct CodesChain {
     }
 };
 
-/* What a lane's columns of a tile are multiplied by, and their bias; asked for long before they are wanted. */
+/* Scales and biases of a lane's columns of a tile, loaded long before they are used. */
 template <typename Codes, int W8> struct CodesFinish {
     float scale[W8], bias[W8];
 
@@ -184,7 +185,7 @@ template <typename Codes, int W8> struct CodesFinish {
         }
     }
 
-    /* As a product whose sums are stored in fp32 first: rounded after the scale, then with the bias. */
+    /* Rounds as if the sums were stored in fp32 first: after the scale, then after the bias. */
     template <int XR, int XT, int NT>
     __device__ __forceinline__ void put(const CodesJob &job, int first_row, int n, float (&c)[NT][XT][4]) const
     {
@@ -211,13 +212,13 @@ template <typename Codes, int W8> struct CodesFinish {
     }
 };
 
-/* Goes over the pieces of a block's rows of x, or of a warp's tiles of w, and over their places in shared memory. */
+/* A position among the pieces of a block's rows of x, or of a warp's tiles of w, and among their slots in shared memory. */
 struct CodesWalk {
-    int piece, n, slot, round; /* along k, the tile's first row of w; a place in the ring, how often it was gone round */
+    int piece, n, slot, round; /* piece along k; the tile's first row of w; slot of the ring; how often the ring was passed */
 
     __device__ __forceinline__ CodesWalk(int n_) : piece(0), n(n_), slot(0), round(0) {}
 
-    /* stays: pieces of the next tile are in the same places. */
+    /* stays: pieces of the next tile are in the same slots. */
     __device__ __forceinline__ void next(int pieces, int stride, int slots, bool stays)
     {
         slot++;
@@ -233,8 +234,8 @@ struct CodesWalk {
     }
 };
 
-/* What the block has in shared memory, by its addresses there; places begin at multiples of 1024 bytes. XR, WR: rows of x and w in one;
- * BLOCKS: of a piece of w, of x twice as many. */
+/* Shared memory of the block, by addresses; slots begin at multiples of 1024 bytes. XR, WR: rows of x and of w in a slot; BLOCKS: of a
+ * piece of w, which has twice as many for x. */
 template <int XR, int WR, int BLOCKS> struct CodesShared {
     enum { X_BLOCK = XR * ROW_BYTES, W_BLOCK = WR * ROW_BYTES, X_BYTES = 2 * BLOCKS * X_BLOCK, W_BYTES = BLOCKS * W_BLOCK };
     uint64_t *x_full, *x_free, *w_full, *w_free; /* w_full, w_free: of this warp */
@@ -248,7 +249,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         w = x + (job.x_slots * X_BYTES + 1023) / 1024 * 1024 + warp * job.w_slots * W_BYTES;
     }
 
-    /* By one lane of each warp that multiplies, and of the one that brings x. */
+    /* By one lane of each warp that multiplies, and of the warp that loads x. */
     __device__ __forceinline__ void begin(const CodesJob &job, bool is_x, int warps) const
     {
         int arrivals = job.by_boxes ? 1 : 32;
@@ -257,7 +258,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         publish_phases();
     }
 
-    /* By a warp: blocks [block, block + COUNT) of ROWS rows; what is behind `rows` or `bytes` of them is zeros. */
+    /* Copies blocks [block, block + COUNT) of ROWS rows, by one warp; zeros beyond `rows` rows and `bytes` bytes. */
     template <int ROWS, int COUNT>
     static __device__ __forceinline__ void copy(uint32_t to, const char *from, int64_t stride, int rows, int64_t bytes, int block,
                                                 uint64_t *full)
@@ -272,7 +273,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         copies_arrive(full);
     }
 
-    /* By this warp's lanes. */
+    /* Loads a piece of w, by this warp's lanes. */
     __device__ __forceinline__ void bring_w(const CodesJob &job, const CodesWalk &walk) const
     {
         int rows = max(0, job.n - walk.n);
@@ -280,7 +281,8 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
                          walk.piece * BLOCKS, &w_full[walk.slot]);
     }
 
-    /* All pieces of all warps, of which this is the first; one thread. apart: rows of w from a warp's tile to the next one's. */
+    /* Loads all pieces of all warps, by one thread; this object is the first warp's. apart: rows of w from a warp's tile to the next
+     * warp's. */
     __device__ __forceinline__ void bring_boxes(const CodesJob &job, int from, int apart, int warps) const
     {
         CodesWalk walk(from);
@@ -310,7 +312,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         }
     }
 
-    /* All pieces of x, or those of every round; by a warp. */
+    /* Loads all pieces of x, once if they stay, else in every round; by one warp. */
     __device__ __forceinline__ void bring_rows(const CodesJob &job, int first_row) const
     {
         int       count = job.x_stays ? job.pieces : job.pieces * job.rounds;
@@ -322,21 +324,21 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
     }
 };
 
-/* The scale of block `lane` of a piece of a tile of w. */
+/* The scale of block `lane` of a piece of a tile of w; 0 beyond w. */
 template <int BLOCKS> static __device__ __forceinline__ float block_scale(const CodesJob &job, const CodesWalk &walk)
 {
     int at = walk.piece * BLOCKS + (threadIdx.x & 31);
     return walk.n < job.n && at * FP8_TILE < job.k ? job.scale[walk.n / FP8_TILE * job.scale_stride + at] : 0;
 }
 
-/* A warp's tiles, the first of which begins at column `from`, the others `stride` columns on. */
+/* Computes a warp's tiles: the first begins at column `from`, each further one `stride` columns later. */
 template <typename Codes, int W8, int XT, int XR, int BLOCKS>
 static __device__ __forceinline__ void multiply(const CodesJob &job, const CodesShared<XR, 8 * W8, BLOCKS> &shared, int first_row, int from,
                                                 int stride)
 {
     typedef CodesShared<XR, 8 * W8, BLOCKS> Shared;
     int                                     count = job.pieces * job.rounds, lane = threadIdx.x & 31;
-    CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to bring; the one to multiply */
+    CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to load; the pieces to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; !job.by_boxes && q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false))
         shared.bring_w(job, ahead);
@@ -345,7 +347,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     CodesChain<Codes, W8, XR, XT> chain;
     CodesFinish<Codes, W8>        finish;
     uint32_t                      x = shared.x, w = shared.w; /* addresses of the block to multiply */
-    float                         scales = 0, scale = 0;      /* of a piece's blocks, one a lane; of the block */
+    float                         scales = 0, scale = 0;      /* scales of a piece's blocks, one a lane; scale of the block */
     finish.load(job, of_w.n);
     finish.clear(chain.c);
     if (Codes::HAS_TILES) scales = block_scale<BLOCKS>(job, of_w), scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
@@ -375,7 +377,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
         if (Codes::HAS_TILES) scales = next_scales, next_scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
         chain.add(x, w, next_x, next_w, reads, scale, next_scale);
         x = next_x, w = next_w, scale = next_scale;
-        __syncwarp(); /* all lanes have taken the piece in front */
+        __syncwarp(); /* all lanes have read the piece before */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
         if (job.by_boxes) {
             if (lane == 0) phase_arrive(&shared.w_free[w_slot]);
@@ -416,14 +418,14 @@ static __global__ void __launch_bounds__((WARPS + BRINGERS) * 32) few_rows_codes
 /* ---- launches ---- */
 
 typedef struct CodesGpu {
-    int processors, shared; /* bytes a block may have */
+    int processors, shared; /* shared: bytes that a block may have */
 } CodesGpu;
 
 typedef struct CodesGrid {
     int blocks, warps, rounds;
 } CodesGrid;
 
-/* Blocks for all multiprocessors, warps enough that each has one tile, up to `most` a block; then several tiles a warp. */
+/* Blocks for all multiprocessors, and as many warps as let each have one tile, up to `most` a block; beyond that several tiles a warp. */
 static CodesGrid grid_of(int64_t tiles, int most, int processors)
 {
     CodesGrid grid;
@@ -433,7 +435,8 @@ static CodesGrid grid_of(int64_t tiles, int most, int processors)
     return grid;
 }
 
-/* Rows of x stay where they leave room for GOOD_SLOTS pieces a warp. x_bytes, w_bytes: of a piece, of w a warp's. */
+/* Divides shared memory and returns its bytes. Rows of x stay if they leave room for GOOD_SLOTS pieces a warp. x_bytes, w_bytes: of a piece
+ * of x, and of a piece of one warp's w. */
 static size_t plan_shared(CodesJob *job, const CodesGpu *gpu, int warps, int x_bytes, int w_bytes)
 {
     int beside = (gpu->shared - SHARED_KEPT) / 2, w_piece = warps * w_bytes, good = PHASES_BYTES + GOOD_SLOTS * w_piece;
@@ -477,7 +480,7 @@ static Status launch(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStre
 
 template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStream_t stream)
 {
-    bool one_each = g->n <= (int64_t)gpu->processors * 4 * 8; /* tile of 8 rows for a scheduler */
+    bool one_each = g->n <= (int64_t)gpu->processors * 4 * 8; /* a tile of 8 rows for each warp scheduler, at most */
     if (g->m == 1 && one_each) return launch<Codes, 1, 1, 1, 8, MOST_WARPS>(g, job, gpu, stream);
     if (g->m == 1) return launch<Codes, 1, 1, 1, 4, MOST_WARPS>(g, job, gpu, stream);
     if (g->m <= 8) return launch<Codes, 1, 1, 8, 4, MOST_WARPS>(g, job, gpu, stream);
@@ -490,7 +493,7 @@ template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job
 
 static bool lies(const GemmOperand *x, DType dtype)
 {
-    int whole = dtype == DT_BF16 ? 8 : 16; /* numbers of 16 bytes */
+    int whole = dtype == DT_BF16 ? 8 : 16; /* elements in 16 bytes */
     return x->dtype == dtype && x->stride % whole == 0 && x->offset % whole == 0 && (uintptr_t)x->data % 16 == 0;
 }
 

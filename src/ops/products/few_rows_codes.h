@@ -6,7 +6,7 @@
 bool   few_rows_codes_fit(const Gemm *gemm);
 Status few_rows_codes_run(const Gemm *gemm, void *stream);
 
-/* Those of one row that warpgroups make on this GPU: the same bits (few_rows_codes_one.cu). few_rows_codes_run makes them so. fusion: NULL:
- * none; of one part. Gated, n is the columns of c, half as many as w has rows. */
+/* Products of few_rows_codes_fit with one row that warpgroups compute on this GPU, with the same bits (few_rows_codes_one.cu).
+ * few_rows_codes_run uses them. fusion NULL: none; its `parts` is 1. If gated, n is the columns of c: half the rows of w. */
 bool   few_rows_codes_one_fit(const Gemm *gemm, const RowsFusion *fusion);
 Status few_rows_codes_one_run(const Gemm *gemm, const RowsFusion *fusion, void *stream);

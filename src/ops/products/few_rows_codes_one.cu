@@ -1,17 +1,17 @@
-/* Products of one row with codes, by warpgroup products (compute capability 9.0 alone): the sums of few_rows_codes.cu, to the bit. The
- * row's norm may be in front, and SwiGLU behind. One after another they are no sooner than those of few_rows_codes.cu; among a step's other
- * launches they are: 8B's steps take 3.05 ms for 3.24, in FP8 4.18 for 4.36.
+/* Products of one row with codes, by warpgroup products (compute capability 9.0 only): the sums of few_rows_codes.cu, to the bit. The row's
+ * norm may be fused before, and SwiGLU after. Run back to back they are no faster than few_rows_codes.cu; among a step's other launches
+ * they are: steps of an 8B model take 3.05 ms instead of 3.24, in FP8 4.18 instead of 4.36.
  *
- * A block has tiles of 32 columns. Rows of w are the left operand, in registers: each of four warps makes 8 of them bf16, and of gate and
- * up 8 of each, so that the lane that has both sums joins them. The right operand has one column, x; the other seven are whatever lies
- * behind it, and so are their sums, which nobody reads.
+ * A block has tiles of 32 columns. Rows of w are the left operand, in registers: each of four warps converts 8 of them to bf16, or 8 of
+ * gate and 8 of up, so that the lane that has both sums combines them. The right operand has one column, x. The other seven columns are
+ * whatever is stored behind x, and nobody reads their sums.
  *
- * One more warp brings codes in stages, the first ones before the launch in front has ended, where nothing of the program writes them.
- * Codes behind the last along k are zeros, as is x there, which change no sum.
+ * One more warp loads codes in stages. If nothing in the program writes them, the first loads begin before the preceding launch has ended.
+ * Beyond k both codes and x are zeros, which change no sum.
  *
- * A stage has blocks of 128 codes, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). A lane takes a word of four
- * codes from there, 4 t .. 4 t + 3 of a step's 16, which the instruction numbers 2 t, 2 t + 1, 2 t + 8 and 2 t + 9: so x lies in that
- * order. The order of numbers within a step changes no bit. */
+ * A stage consists of blocks of 128 codes: rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h). A lane loads a word
+ * of four codes from there, 4 t .. 4 t + 3 of a step's 16. The instruction numbers these elements 2 t, 2 t + 1, 2 t + 8 and 2 t + 9, so x
+ * is stored in that order. The order of elements within a step changes no bit. */
 #include "device/cuda/tensor_map.h"
 #include "ops/elementwise/gated.cuh"
 #include "ops/lowbit/fp8_tiles.h"
@@ -22,25 +22,25 @@
 enum {
     COLS = 32,
     ROW_BYTES = 128,
-    STEPS = 8,       /* of a unit, whose products are one group */
-    WORDS = 4,       /* steps of a lane's 16 bytes */
-    STEP_BYTES = 32, /* of x */
-    BEHIND_X = 128,  /* bytes that the last step's seven other columns reach to */
+    STEPS = 8,       /* steps of a unit, whose products are one group */
+    WORDS = 4,       /* steps in a lane's 16 bytes */
+    STEP_BYTES = 32, /* bytes of x in a step */
+    BEHIND_X = 128,  /* bytes behind x that the last step's seven other columns read */
     MOST_SLOTS = 16,
     GOOD_SLOTS = 4,
     PHASES_BYTES = 1024,
-    SCRATCH_AT = 512, /* of NORM_WARPS floats */
-    ZEROS_AT = 768,   /* of two operands */
+    SCRATCH_AT = 512, /* offset of NORM_WARPS floats */
+    ZEROS_AT = 768,   /* offset of zeros for two operands */
     ONE_THREADS = MMA_THREADS + 32,
     MOST_ALONG = 32768,
-    ROW_PACKS = 12, /* of x that a thread asks for at a time */
-    NORM_PACKS = 4, /* of the norm's row at a time */
+    ROW_PACKS = 12, /* packs of x that a thread loads at a time */
+    NORM_PACKS = 4, /* packs of the row that is normed, at a time */
 };
 
-/* Bytes of shared memory of a block: beside another launch's on the same multiprocessor, and alone. */
+/* Bytes of shared memory of a block: if another launch's block shares the multiprocessor, and alone. */
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
-/* W: rows of w for a column, 1, or gate and up. Of a stage: blocks, codes of a row, units, bytes. */
+/* W: rows of w for a column: 1, or 2 (gate and up). Sizes of a stage: blocks, codes of a row, units, bytes. */
 template <int W> struct OneSizes {
     enum {
         BLOCKS = 4 / W,
@@ -51,20 +51,20 @@ template <int W> struct OneSizes {
 };
 
 struct OneJob {
-    CUtensorMap  w_map; /* (64 pairs, rows, 1 or gate and up, k / 128) */
+    CUtensorMap  w_map; /* dims (64 pairs, rows, 1 or 2 for gate and up, k / 128) */
     const bf16  *x;
     const float *scale;
     int64_t      scale_stride;
     GemmOperand  c, bias;
-    int          n, k, pieces, rounds, slots; /* n: columns of c; pieces: of k; tiles a block; places for stages */
-    int          x_at, norm_at, scale_at; /* of shared memory: x; the row that is normed, behind it the norm's weights; scales of tiles */
+    int          n, k, pieces, rounds, slots; /* n: columns of c; pieces: of k; rounds: tiles of a block; slots: of stages */
+    int          x_at, norm_at, scale_at;     /* offsets in shared memory: x; the row to norm, then the norm's weights; scales of tiles */
     bool         w_constant, has_bias, gelu;
-    RowsNorm     norm; /* w NULL: none */
+    RowsNorm     norm; /* norm.w NULL: none */
 };
 
 #if HAS_WGMMA
 
-/* c (64 x 8) += a, 16 rows a warp in registers, times the transpose of b, whose descriptor has a second half that is always the same */
+/* c (64 x 8) += a, 16 rows a warp in registers, times the transpose of b. b is the first half of its descriptor; the second is constant. */
 static __device__ __forceinline__ void one_mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b)
 {
     asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, 1, 1, 1, 0;"
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void meet()
     asm volatile("bar.sync 1, %0;" ::"r"(MMA_THREADS) : "memory");
 }
 
-/* What a block has in shared memory. */
+/* Shared memory of a block. */
 template <int W> struct OneShared {
     typedef OneSizes<W> Sizes;
     char               *memory;
@@ -90,7 +90,8 @@ template <int W> struct OneShared {
         return shared_address(memory + PHASES_BYTES + slot * Sizes::BYTES);
     }
 
-    /* The first step's right operand: no swizzle, 8 numbers along k every 16 bytes. Others are so many times 16 bytes further. */
+    /* Descriptor of the first step's right operand: no swizzle, 8 elements along k every 16 bytes. Each later step is STEP_BYTES
+     * further. */
     __device__ __forceinline__ uint32_t right(const OneJob &job) const
     {
         return (shared_address(memory) + job.x_at) >> 4 | 1u << 16;
@@ -103,7 +104,7 @@ template <int W> struct OneShared {
         publish_phases();
     }
 
-    /* All stages of all tiles; one thread. */
+    /* Loads all stages of all tiles; by one thread. */
     __device__ __forceinline__ void bring(const OneJob &job) const
     {
         if (!job.w_constant) await_launches();
@@ -116,7 +117,7 @@ template <int W> struct OneShared {
             }
     }
 
-    /* Numbers c .. c + 7 of x, to where the instruction reads them. */
+    /* Stores elements c .. c + 7 of x where the instruction reads them. */
     __device__ __forceinline__ void put(const OneJob &job, int c, uint4 numbers) const
     {
         char *step = memory + job.x_at + c / 16 * STEP_BYTES + (c & 8);
@@ -135,7 +136,7 @@ template <int W> struct OneShared {
             if (c + i * MMA_THREADS * 8 < job.k) put(job, c + i * MMA_THREADS * 8, packs[i]);
     }
 
-    /* x, zeros behind it; by all threads that multiply. */
+    /* Stores x, normed if asked for, and zeros behind it; by all threads that multiply. */
     __device__ __forceinline__ void take_x(const OneJob &job) const
     {
         if (job.norm.w) {
@@ -151,7 +152,7 @@ template <int W> struct OneShared {
         for (int c = job.k + threadIdx.x * 8; c < job.pieces * Sizes::ALONG; c += MMA_THREADS * 8) put(job, c, make_uint4(0, 0, 0, 0));
     }
 
-    /* Scales of the block's tiles, for each of the blocks of k those of gate and of up beside each other. */
+    /* Loads the scales of the block's tiles; for each block along k the scales of gate and of up are side by side. */
     __device__ __forceinline__ void take_scales(const OneJob &job) const
     {
         float *scale = (float *)(memory + job.scale_at);
@@ -169,7 +170,7 @@ template <int W> struct OneShared {
     }
 };
 
-/* What a lane's column of a tile is multiplied by, and its bias; asked for long before they are wanted. */
+/* Scale and bias of a lane's column of a tile, loaded long before they are used. */
 template <typename Codes, int W> struct OneFinish {
     float scale[W], bias;
     int   col;
@@ -188,8 +189,7 @@ template <typename Codes, int W> struct OneFinish {
         return Codes::HAS_TILES ? sum : __fmul_rn(sum * Codes::WHOLE, scale[i]);
     }
 
-    /* As a product whose sums are stored in fp32 first: rounded after the scale, then with the bias. Gate and up as they would be stored.
-     */
+    /* Rounds as if the sums were stored in fp32 first: after the scale, then after the bias. Gate and up are rounded as if stored. */
     __device__ __forceinline__ void put(const OneJob &job, const float (&c)[4]) const
     {
         if (threadIdx.x % 4 || col >= job.n) return;
@@ -203,7 +203,7 @@ template <typename Codes, int W> struct OneFinish {
     }
 };
 
-/* The words of a unit's steps; reads: where a lane's are in a block's halves. */
+/* Words of codes for a unit's steps. reads: byte offsets at which this lane reads in the halves of a block. */
 template <int W> struct OneWords {
     uint32_t of[STEPS / WORDS][W][WORDS];
 
@@ -219,11 +219,11 @@ template <int W> struct OneWords {
     }
 };
 
-/* A unit's left operands. Of a column of one row of w the other 8 of a warp's 16 are zeros. */
+/* Left operands of a unit. If a column has one row of w, the other 8 of a warp's 16 rows are zeros. */
 template <typename Codes, int W> struct OneOperands {
     uint32_t a[STEPS][4];
 
-    /* zeros: an address of 2 STEPS of them, so that the compiler keeps each where it is and doesn't make it anew */
+    /* zeros: address of 2 STEPS zeros, loaded so that the compiler keeps each in its register and doesn't make it again */
     __device__ __forceinline__ void clear(uint32_t zeros)
     {
 #pragma unroll
@@ -247,15 +247,15 @@ template <typename Codes, int W> struct OneOperands {
     }
 };
 
-/* Scales of block `block` of all that a warp multiplies. */
+/* The scales of block `block` for all that this warp multiplies. */
 template <typename Codes, int W> static __device__ __forceinline__ void take_scale(float (&scale)[W], const float *scales, int block)
 {
 #pragma unroll
     for (int i = 0; i < W; i++) scale[i] = Codes::HAS_TILES ? scales[block * W + i] : 1;
 }
 
-/* The block's tiles. A product begins when the tensor cores take its left operand from registers, and warps stand still till then: so a
- * unit's codes become numbers while the last product of the unit in front is made. */
+/* Computes the block's tiles. A product begins when the tensor cores take its left operand from registers, and warps stall until then. So a
+ * unit's codes are converted while the last product of the unit before is computed. */
 template <typename Codes, int W>
 static __device__ __forceinline__ void make_tiles(const OneJob &job, const OneShared<W> &shared, OneFinish<Codes, W> &finish)
 {
@@ -279,9 +279,10 @@ static __device__ __forceinline__ void make_tiles(const OneJob &job, const OneSh
         if (round) finish.load(job, round);
 #pragma unroll 1
         for (int piece = 0; piece < job.pieces; piece++, q++, right += Sizes::UNITS * STEPS * (STEP_BYTES / 16)) {
-            int      next = slot + 1 == job.slots ? 0 : slot + 1;
-            bool     more = q < last;
-            uint32_t stage = shared.stage(slot), next_stage = more ? shared.stage(next) : stage; /* at last what nobody multiplies */
+            int  next = slot + 1 == job.slots ? 0 : slot + 1;
+            bool more = q < last;
+            /* after the last stage: any stage, which isn't multiplied */
+            uint32_t stage = shared.stage(slot), next_stage = more ? shared.stage(next) : stage;
             parity ^= next == 0;
 #pragma unroll
             for (int unit = 0; unit < Sizes::UNITS; unit++) {
@@ -290,10 +291,10 @@ static __device__ __forceinline__ void make_tiles(const OneJob &job, const OneSh
                 words.take(beyond ? next_stage : stage, beyond ? 0 : unit + 1, reads);
                 take_scale<Codes, W>(scale, scales, beyond && !more ? 0 : q * Sizes::BLOCKS + (unit + 1) * STEPS / 8);
                 operands[unit & 1].add(c, right + unit * STEPS * (STEP_BYTES / 16));
-                wgmma_wait<1>(); /* the products of the unit in front, which read these registers */
+                wgmma_wait<1>(); /* the products of the unit before, which read these registers */
                 operands[(unit + 1) & 1].make(words, scale);
             }
-            __syncwarp(); /* all lanes have taken this stage */
+            __syncwarp(); /* all lanes have read this stage */
             if (lane == 0) phase_arrive(&shared.empty[slot]);
             slot = next;
         }
@@ -346,7 +347,7 @@ static Status map_codes(const Gemm *g, int halves, int blocks, CUtensorMap *out)
     return cuda_tensor_map((const char *)g->b.data + g->b.offset, &shape, out);
 }
 
-/* Bytes of shared memory of all places but those for stages. halves: of w, 1, or gate and up */
+/* Bytes of shared memory without stages. halves: of w, 1, or 2 for gate and up */
 static size_t fixed_bytes(const Gemm *g, int halves, bool has_norm, int rounds)
 {
     int64_t along = halves == 2 ? (int)OneSizes<2>::ALONG : (int)OneSizes<1>::ALONG, whole = cuda_div_up(g->k, along) * along;
@@ -354,7 +355,7 @@ static size_t fixed_bytes(const Gemm *g, int halves, bool has_norm, int rounds)
     return PHASES_BYTES + x + norm + (size_t)(rounds * whole / ROW_BYTES * halves) * sizeof(float);
 }
 
-/* All tiles at a time where two blocks a multiprocessor have them, else several a block. */
+/* A block for each tile if two blocks on each multiprocessor suffice; else one block on each, with several tiles. */
 static int blocks_of(const Gemm *g, int processors)
 {
     int64_t tiles = cuda_div_up(g->n, COLS);

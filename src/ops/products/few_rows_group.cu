@@ -1,13 +1,13 @@
-/* Products of 17 to 64 rows whose chains along k take longer than reading w, by warpgroup products (compute capability 9.0 alone): the sums
- * of few_rows.cu, to the bit. A step of 16 numbers takes 17 cycles here, 25 and more by mma.sync; left operands in registers are what makes
- * it short, as from shared memory it takes 26.
+/* Products of 17 to 64 rows whose chains along k take longer than reading w, by warpgroup products (compute capability 9.0 only): the sums
+ * of few_rows.cu, to the bit. A step of 16 elements takes 17 cycles here, and 25 or more by mma.sync. It is short because left operands are
+ * in registers: from shared memory a step takes 26.
  *
- * A block has one tile of columns, all of which one warpgroup makes beside each other: x is the left operand, w the right one. Another warp
- * brings both in stages of STAGE_BLOCKS * 64 numbers along k, w before the launches in front have ended, where nothing of the program
- * writes it. Numbers behind the last along k are zeros, which change no sum.
+ * A block has one tile of columns, which one warpgroup computes side by side: x is the left operand, w the right one. Another warp loads
+ * both in stages of STAGE_BLOCKS * 64 elements along k. If nothing in the program writes w, its loads begin before the preceding launches
+ * have ended. Elements beyond k are zeros, which change no sum.
  *
- * A stage has blocks of 64 numbers along k, rows of 128 bytes whose 16-byte chunks are permuted by row (tensor_map.h): those of w, then
- * those of x. Of gate and up a block has as many rows of each. */
+ * A stage consists of blocks of 64 elements along k, first of w, then of x: rows of 128 bytes whose 16-byte chunks are permuted by row
+ * (tensor_map.h). If w is gate and up, a block has equally many rows of both. */
 #include "device/cuda/tensor_map.h"
 #include "device/cuda/vec_f16.cuh"
 #include "ops/bulk.cuh"
@@ -17,37 +17,37 @@
 enum {
     ALONG = TENSOR_MAP_INNER,
     ROW_BYTES = ALONG * 2,
-    STAGE_BLOCKS = 4, /* each with registers of its own for x */
+    STAGE_BLOCKS = 4, /* each has its own registers for x */
     BLOCK_STEPS = ALONG / 16,
     MOST_STAGES = 16,
     PHASES_BYTES = 1024,
-    GROUP_THREADS = MMA_THREADS + 32, /* the last warp brings */
-    LEAST_ROWS = 17,                  /* of fewer, few_rows_bulk.cu is sooner */
+    GROUP_THREADS = MMA_THREADS + 32, /* the last warp only loads */
+    LEAST_ROWS = 17,                  /* with fewer rows few_rows_bulk.cu is faster */
     MOST_ROWS = 64,
 };
 
-/* Bytes of w that a block reads: of narrow tiles, whose chain is longer than that in any case, and of others. */
+/* Bytes of w that a block reads, at most: for narrow tiles, whose chain takes longer than that in any case, and for others. */
 enum { NARROW = 16, MOST_NARROW_BYTES = 256 << 10, MOST_WIDE_BYTES = 112 << 10 };
-/* Bytes of shared memory of a block: beside another launch's on the same multiprocessor, and alone. */
+/* Bytes of shared memory of a block: if another launch's block shares the multiprocessor, and alone. */
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
 typedef struct GroupJob {
-    CUtensorMap x_map, w_map; /* (64, rows, 1 or gate and up, k / 64) */
+    CUtensorMap x_map, w_map; /* dims (64, rows, 1 or 2 for gate and up, k / 64) */
     void       *c;            /* its first element */
     int64_t     c_stride;
     GemmOperand bias;
     int         m, n, w_rows, k, pieces, stages;
-    bool        w_constant, has_bias, gated, gelu; /* w is gate and up, n columns of c are of both */
+    bool        w_constant, has_bias, gated, gelu; /* gated: w is gate and up; each of c's n columns is made of both */
 } GroupJob;
 
-/* Of a stage: XR rows of x, N of w in a block of 64 numbers along k. */
+/* Sizes of a stage: XR rows of x and N rows of w in each block of 64 elements along k. */
 template <int XR, int N> struct GroupSizes {
     enum { W_BYTES = STAGE_BLOCKS * N * ROW_BYTES, X_BYTES = STAGE_BLOCKS * XR * ROW_BYTES, BYTES = W_BYTES + X_BYTES };
 };
 
 #if HAS_WGMMA
 
-/* c (64 x N) += a, 16 rows a warp in registers, times the transpose of b, columns_of N rows. */
+/* c (64 x N) += a (16 rows a warp, in registers) times the transpose of b (N rows, as from columns_of). */
 template <typename T, int N> static __device__ __forceinline__ void group_mma(float (&c)[N / 8][4], const uint32_t (&a)[4], uint64_t b);
 
 #define SUMS(i) "+f"(c[i][0]), "+f"(c[i][1]), "+f"(c[i][2]), "+f"(c[i][3])
@@ -73,7 +73,7 @@ template <typename T, int N> static __device__ __forceinline__ void group_mma(fl
 GROUP_MMAS(bf16, "bf16")
 GROUP_MMAS(__half, "f16")
 
-/* What a block has in shared memory. */
+/* Shared memory of a block. */
 template <int XR, int N> struct GroupShared {
     enum { W_BYTES = GroupSizes<XR, N>::W_BYTES, BYTES = GroupSizes<XR, N>::BYTES };
     uint64_t *full, *empty;
@@ -84,13 +84,13 @@ template <int XR, int N> struct GroupShared {
     {
     }
 
-    /* Where a piece of x lies. */
+    /* The address of a stage's x. */
     __device__ __forceinline__ uint32_t left(int slot) const
     {
         return shared_address(stages + slot * BYTES + W_BYTES);
     }
 
-    /* The first step's right operand, in a register of all lanes. Others are so many times 16 bytes further. */
+    /* Descriptor of the first step's right operand, in a register of all lanes. Later steps add their distance in units of 16 bytes. */
     __device__ __forceinline__ uint64_t right(int slot) const
     {
         uint64_t descriptor = tile_descriptor(stages + slot * BYTES, 16);
@@ -118,7 +118,7 @@ template <int XR, int N> struct GroupShared {
         copy_box(shared_address(stages + slot * BYTES + W_BYTES), &job.x_map, 0, 0, 0, piece * STAGE_BLOCKS, &full[slot]);
     }
 
-    /* All stages, by one warp. */
+    /* Loads all stages; by one warp. */
     __device__ __forceinline__ void bring(const GroupJob &job) const
     {
         bool leads = (threadIdx.x & 31) == 0;
@@ -135,8 +135,8 @@ template <int XR, int N> struct GroupShared {
     }
 };
 
-/* A lane's part of the left operand of a block, a step's 16 rows of its warp at a time. Rows beyond XR are those again; warps that would
- * have no others read nothing. */
+/* A lane's part of the left operand of a block: for each step 16 rows of its warp. Rows beyond XR repeat existing rows; warps that have no
+ * rows below `rows` read nothing. */
 template <int XR> struct LeftReads {
     uint32_t at[BLOCK_STEPS], reads;
 
@@ -159,8 +159,8 @@ template <int XR> struct LeftReads {
     }
 };
 
-/* Sums of the block's columns, by the warpgroup. A product begins when the tensor cores take its left operand from registers, and warps
- * stand still till then: so the next block of x is read from shared memory before this one is multiplied. */
+/* Computes the sums of the block's columns, by the warpgroup. A product begins when the tensor cores take its left operand from registers,
+ * and warps stall until then. So the next block of x is read from shared memory before this one is multiplied. */
 template <typename T, int XR, int N>
 static __device__ __forceinline__ void make_sums(const GroupJob &job, const GroupShared<XR, N> &shared, float (&c)[N / 8][4])
 {
@@ -176,12 +176,13 @@ static __device__ __forceinline__ void make_sums(const GroupJob &job, const Grou
         uint32_t x = shared.left(slot);
         int      next = slot + 1 == job.stages ? 0 : slot + 1;
         bool     more = q + 1 < job.pieces;
-        uint32_t next_x = more ? shared.left(next) : x; /* behind the last, what nobody multiplies */
+        uint32_t next_x = more ? shared.left(next) : x; /* after the last piece: any data, which isn't multiplied */
         parity ^= next == 0;
 #pragma unroll
         for (int block = 0; block < STAGE_BLOCKS; block++) {
-            wgmma_wait<STAGE_BLOCKS - 2>(); /* those that read the next registers before */
-            if (block + 1 == STAGE_BLOCKS && ring && q && (threadIdx.x & 31) == 0) phase_arrive(&shared.empty[last]); /* it is multiplied */
+            wgmma_wait<STAGE_BLOCKS - 2>(); /* products that read these registers before */
+            /* the last block of the stage before is multiplied: its slot is free */
+            if (block + 1 == STAGE_BLOCKS && ring && q && (threadIdx.x & 31) == 0) phase_arrive(&shared.empty[last]);
             if (block + 1 == STAGE_BLOCKS && more) phase_wait(&shared.full[next], parity);
             reads.take(a[(block + 1) % STAGE_BLOCKS], block + 1 < STAGE_BLOCKS ? x + (block + 1) * XR * ROW_BYTES : next_x);
             wgmma_begin();
@@ -195,7 +196,7 @@ static __device__ __forceinline__ void make_sums(const GroupJob &job, const Grou
     hold(c);
 }
 
-/* Of gate and up, rounded as they would be stored, what they make is in the first half of c. */
+/* Combines gate and up, both rounded as if they were stored, into the first half of c. */
 template <typename T, int N> static __device__ __forceinline__ void gate_sums(const GroupJob &job, float (&c)[N / 8][4])
 {
 #pragma unroll
@@ -288,7 +289,7 @@ template <typename T, int N> static Status launch_rows(const Gemm *g, GroupJob *
     return launch<T, 64, N>(g, job, stream);
 }
 
-/* The narrowest tile with which all are made at a time: of w's rows, for gate and up both. 0: none. */
+/* The narrowest tile with which one round of blocks computes all columns, counted in rows of w (gate and up both). 0: none. */
 static int width_of(int64_t cols, bool gated, int processors)
 {
     static const int widths[] = {8, 16, 24, 32, 48};

@@ -1,10 +1,10 @@
-/* fp4_linear: y = alpha a b^T + bias over the last dim, of e2m1 codes times the scales of their blocks times one number a tensor
+/* fp4_linear: y = alpha a b^T + bias over the last dim, of e2m1 codes times the scales of their blocks times one factor a tensor
  * (ops/lowbit/nvfp4.h).
  *
- * Scales lie where cuBLASLt has tensor cores of sm_100 and later read them (CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3), and both operands
- * are stored along the dim that is summed over, the only way that those multiply FP4. The CPU reads the same bytes, so that what a GPU
- * would be asked is checked where there is none. A code times its scale is exact in fp32: what both make differs by the order of sums
- * alone. */
+ * Scales are stored as cuBLASLt wants them for tensor cores of sm_100 and later (CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3). Both operands
+ * are stored along the dim that is summed over: these tensor cores multiply FP4 in no other layout. The CPU reads the same bytes, so that
+ * the layout for GPUs is tested on machines without one. A code times its scale is exact in fp32: results of CPU and GPU differ only by the
+ * order of sums. */
 #include "ops/lowbit/nvfp4.h"
 #include "ops/products/gemm.h"
 
@@ -34,7 +34,7 @@ GEMM_COST(fp4_linear)
 
 /* ---- the CPU: both operands as fp32, then their product ---- */
 
-/* Rows of codes; out: the numbers, but for the one of the whole. */
+/* Decodes rows of codes. out: their values, without the factor of the whole tensor. */
 typedef struct Decode {
     const TensorView *codes, *scale;
     float            *out;
@@ -62,7 +62,7 @@ static void decode(const KernelArgs *args, int codes, int scale, float *out)
     pool_run(args->pool, div_up(type_rows(&d.codes->type), rows_per_task(cols)), decode_task, &d);
 }
 
-/* The same product of what the codes stand for. */
+/* The same product of the decoded codes. */
 static Gemm decoded_product(const KernelArgs *args, float *a, float *b)
 {
     Gemm g;
@@ -122,7 +122,7 @@ const OpDef op_fp4_linear = {
                "e2m1[130,1056], e2m1[40,1056], e4m3[2,17,512], e4m3[1,17,512], [1], [1] {alpha=0.5} tolerance=0.005\n"
                "e2m1[40,128], e2m1[144,128], e4m3[1,2,512], e4m3[2,2,512], [1], [1], bf16[144] {dtype=bf16} tolerance=0.005\n"
                "e2m1[1,64], e2m1[48,64], e4m3[1,1,512], e4m3[1,1,512], [1], [1] {dtype=bf16} tolerance=0.005\n",
-    /* y, dx and dw */
+    /* shapes of y, dx and dw */
     .large = "e2m1[2048,1024], e2m1[3072,1024], e4m3[16,16,512], e4m3[24,16,512], [1], [1] {dtype=bf16} tolerance=0.005\n"
              "e2m1[2048,3072], e2m1[1024,3072], e4m3[16,48,512], e4m3[8,48,512], [1], [1] {dtype=bf16} tolerance=0.005\n"
              "e2m1[3072,2048], e2m1[1024,2048], e4m3[24,32,512], e4m3[8,32,512], [1], [1] tolerance=0.005\n",

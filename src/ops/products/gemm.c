@@ -1,11 +1,12 @@
-/* A task makes a tile of c, depth by depth, from rows of a and columns of b. An operand is read where it lies unless its place in memory
- * costs more than packing it: a is then packed by each task for itself, b a block at a time for all workers; the next block is packed by
- * whoever finds no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel then lies in the
- * first caches. Few workers make parts of c each alone where a is read in place, as products on one thread. While a tile is made, what it
- * reads next comes into the caches, a line every few steps along k. Where there are few tiles for the workers, or only thin ones, each
- * depth is a task of its own: its sums stay apart until those of a block are there, and are then added in the same order. What is bf16, FP8
- * or int8 becomes fp32 as it is packed; a bf16 tile of c adds up in fp32 scratch. Products of a few rows are dot products instead
- * (gemm_dots.c). */
+/* A task computes a tile of c, one depth after the other, from rows of a and columns of b. An operand is read in place unless its layout
+ * costs more than packing it. Each task packs its own rows of a. b is packed a block at a time for all workers; the next block is packed by
+ * workers that find no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel is then in its
+ * L1 or L2 cache. If there are few workers and a is read in place, each worker may compute parts of c alone, as products on one thread.
+ * While a tile is computed, the operands of the next one are prefetched, a cache line every few steps along k.
+ *
+ * If there are few tiles for the workers, or only thin ones, each depth is a task of its own: its sums stay apart until all sums of a block
+ * exist, and are then added in the same order. Operands in bf16, FP8 or int8 become fp32 as they are packed, unless the kernel multiplies
+ * bf16. A bf16 tile of c accumulates in fp32 scratch. Products of a few rows are dot products instead (gemm_dots.c). */
 #include "ops/products/gemm.h"
 
 #include "device/cpu/sgemm.h"
@@ -15,14 +16,14 @@
 #include "ops/products/gemm_operand.h"
 
 enum {
-    PACK_COLS = 2 * SGEMM_COLS, /* of b packed by a task */
-    PACK_ROWS = 64,             /* the same where rows of b lie along k */
-    PIECE = 2048,               /* floats of the sums of a run that are added up together */
+    PACK_COLS = 2 * SGEMM_COLS, /* columns of b that a task packs */
+    PACK_ROWS = 64,             /* rows of b that a task packs, if b is stored (k,n) */
+    PIECE = 2048,               /* floats of a run's sums that are added up at a time */
 };
 
 _Static_assert(PACK_ROWS % BGEMM_BLOCK == 0, "parts of a panel are whole blocks");
 
-/* Rows [k, k + depth) and columns [n, n + cols) of op(b), in panels. */
+/* Rows [k, k + depth) and columns [n, n + cols) of op(b), packed into panels. */
 typedef struct Block {
     int64_t k, depth, n, cols;
     float  *panels;
@@ -33,21 +34,21 @@ typedef struct GemmJob {
     const SgemmKernel *kernel;
     GemmGrid           grid;
     int                num_workers;
-    Block              block, next; /* next: without columns at the end */
-    int64_t            tiles;       /* tasks of the block; those after them pack the next one */
-    float             *parts;       /* sums that stay apart: (depths of a block, m, columns of a block); those kept: (m, n) */
+    Block              block, next; /* next: without columns after the last block */
+    int64_t            tiles;       /* tasks that compute the block; later tasks pack the next one */
+    float             *parts;       /* apart: partial sums (depths of a block, m, columns of a block); kept: sums (m, n) */
     float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
 } GemmJob;
 
-/* Floats of scratch for a product that workers make together. */
+/* Floats of scratch for a product that all workers compute together. */
 static int64_t grid_floats(const Gemm *g, int num_workers)
 {
     GemmGrid grid = gemm_grid(g, num_workers);
     return grid_blocks(g, &grid) * grid_block_floats(&grid) + grid_part_floats(g, &grid) + num_workers * grid_scratch_floats(g, &grid);
 }
 
-/* The same of each worker that makes such parts of c alone; fewer rows or columns, of the last ones, may fall into another grid. */
+/* The same for each worker that computes parts of c alone. The last parts have fewer rows or columns, and so may have another grid. */
 static int64_t own_floats(const Gemm *g, const GemmOwn *own)
 {
     Gemm whole = *g, last = *g;
@@ -72,7 +73,7 @@ static int64_t pack_tasks(const Gemm *g, const GemmGrid *grid, const Block *bloc
     return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
 }
 
-/* Bytes of a panel of b of bf16 operands, and where in such panels that of column `col` has its depth l. */
+/* Bytes of a panel of b for a bf16 kernel; and the address of depth l of the panel that begins at column `col`. */
 static size_t pairs_panel(const GemmJob *job, int64_t depth)
 {
     return bgemm_panel(job->grid.pairs, job->grid.pairs->cols, depth);
@@ -84,7 +85,7 @@ static char *pairs_panels(const GemmJob *job, const Block *block, int64_t col, i
     return (char *)block->panels + col / kernel->cols * (int64_t)pairs_panel(job, block->depth) + l * kernel->cols * kernel->bytes;
 }
 
-/* Packs rows [row, row + rows) of the block's columns [col, col + cols) to where their panels have these rows. */
+/* Packs rows [row, row + rows) of the block's columns [col, col + cols) into its panels. */
 static void pack_b(const GemmJob *job, const Block *block, int64_t row, int64_t rows, int64_t col, int64_t cols)
 {
     const Gemm *g = job->gemm;
@@ -100,7 +101,7 @@ static void pack_b(const GemmJob *job, const Block *block, int64_t row, int64_t 
     operand_scale_panels(&g->b, width, block->n + col, cols, block->k + row, rows, panels, panel);
 }
 
-/* One of pack_tasks: columns of op(b), or rows, whichever lie side by side. */
+/* Runs one of the pack_tasks: it packs columns of op(b) if b is stored (n,k), else rows. */
 static void pack_part(const GemmJob *job, const Block *block, int64_t part)
 {
     int64_t at = part * (job->gemm->b.trans ? PACK_COLS : PACK_ROWS);
@@ -136,14 +137,14 @@ static SgemmB operand_b(const GemmJob *job, int64_t l, int64_t col)
     return (SgemmB){job->block.panels + col * depth + l * width, width * depth, width};
 }
 
-/* `rows` rows of so many floats from there on. */
+/* Rows to prefetch: `rows` rows of `floats` floats each, from `data` on. */
 static SgemmAhead rows_ahead(const void *data, int64_t stride, int64_t floats, int64_t rows)
 {
     return (SgemmAhead){data, div_up(floats, 16), stride * (int64_t)sizeof(float), rows};
 }
 
-/* What a tile of sgemm reads first from depth l of the block on, after `now` from now_l on: returns how many. What lies along the
- * depth comes by itself, or with the rows before. */
+/* Collects what `tile` reads first from depth l of the block on, to be prefetched during `now` at depth now_l. Returns the number of
+ * entries. Data stored along the depth isn't collected: the hardware prefetches it, or it came with the rows before. */
 static int read_next(const GemmJob *job, const GemmTile *now, int64_t now_l, const GemmTile *tile, int64_t l, SgemmAhead *ahead)
 {
     const Gemm *g = job->gemm;
@@ -159,19 +160,19 @@ static int read_next(const GemmJob *job, const GemmTile *now, int64_t now_l, con
     return count;
 }
 
-/* The same while a product with a task's own panel of b is made: what the next panel is packed from, where `left` columns are left. */
+/* The same during a product with a task's own panel of b: the columns that its next panel is packed from, if `left` is more than 0. */
 static int read_next_panel(const GemmJob *job, const Block *own, int64_t left, SgemmAhead *ahead)
 {
     const GemmOperand *b = &job->gemm->b;
     if (b->dtype != DT_F32 || !left) return 0;
     const void *from = operand_at(b, own->k, own->n + own->cols);
     int64_t     cols = min_i64(left, own->cols);
-    /* columns that lie one behind the other are read as one piece, in short rows */
+    /* contiguous columns are read as one piece, in short rows */
     *ahead = b->stride == own->depth ? rows_ahead(from, cols, cols, own->depth) : rows_ahead(from, b->stride, own->depth, cols);
     return 1;
 }
 
-/* Of sums that are complete: scales of columns, and the bias. */
+/* Finishes complete sums: multiplies by the scales of columns, and adds the bias. */
 static void finish(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_t col, int64_t cols)
 {
     for (int64_t i = 0; i < rows && g->b.scaling == GEMM_SCALE_COLS; i++)
@@ -180,7 +181,7 @@ static void finish(const Gemm *g, float *c, int64_t stride, int64_t rows, int64_
         for (int64_t j = 0; j < cols; j++) c[i * stride + j] += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + col + j);
 }
 
-/* Sums of a part of c's row, in fp32, to where c lies. */
+/* Stores fp32 sums as a part of a row of c, or adds them to it if the gemm accumulates. */
 static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums, int64_t count)
 {
     void *to = gemm_c_at(g, row, col);
@@ -190,24 +191,24 @@ static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums
         vec_store_row(to, g->c.dtype, sums, count);
 }
 
-/* Where sums over a depth of a tile go. */
+/* Where a tile's sums over one depth are stored. */
 typedef struct SumsTo {
     const Gemm *gemm;
     float      *c;
-    int64_t     c_stride, row, col, rows; /* of the tile in the gemm's c */
+    int64_t     c_stride, row, col, rows; /* the tile's place in the gemm's c */
     float       factor;
     bool        adds;
     bool        far;  /* c isn't in the caches */
-    bool        ends; /* c is scratch, and its last sums go on to the gemm's */
+    bool        ends; /* c is scratch, and its finished sums are stored to the gemm's c */
 } SumsTo;
 
-/* Rows of a matrix from one on, `step` bytes apart. */
+/* Successive rows of a matrix, `step` bytes apart. */
 typedef struct Rows {
     char   *at;
     int64_t step;
 } Rows;
 
-/* out = factor sums, or added to what was `before`. */
+/* out = factor * sums, plus `before` if `adds`. */
 VEC_ROW void take_rows(DType dtype, bool adds, Rows out, Rows before, const float *sums, int64_t stride, float factor, int64_t rows,
                        int64_t cols)
 {
@@ -217,7 +218,7 @@ VEC_ROW void take_rows(DType dtype, bool adds, Rows out, Rows before, const floa
                  vec8_fma(vec8_some(DT_F32, sums, j, n), factors, adds ? vec8_some(DT_F32, before.at, j, n) : zeros));
 }
 
-/* The same, with the columns of a kernel's whole tile as a constant: bf16 with AVX2 gains 1 %. */
+/* The same, with the columns of a kernel's whole tile as a constant: bf16 with AVX2 is 1 % faster. */
 VEC_ROW void take_tile(DType dtype, bool adds, Rows out, Rows before, const float *sums, int64_t stride, float factor, int64_t rows,
                        int64_t cols)
 {
@@ -245,7 +246,7 @@ static void fetch_rows(Rows r, int64_t rows)
     for (int64_t i = 0; i < rows; i++, r.at += r.step) __builtin_prefetch(r.at, 1);
 }
 
-/* What is written after these comes into the caches meanwhile: rows below, or the tile's first of the next columns. */
+/* Stores a part of a tile's sums, and prefetches the part stored next: the rows below, or the tile's first rows in the next columns. */
 static void take_sums(void *context, int64_t row, int64_t col, const float *sums, int64_t stride, int64_t rows, int64_t cols)
 {
     const SumsTo *to = context;
@@ -271,13 +272,13 @@ static void take_sums(void *context, int64_t row, int64_t col, const float *sums
     }
 }
 
-/* A panel of columns of the tile from depth l of the block on, for the task to pack where its panels of a end. */
+/* A task's own panel of b, for columns of the tile from depth l of the block on. It is stored behind the task's panels of a. */
 static Block own_panel(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels)
 {
     return (Block){job->block.k + l, depth, job->block.n + tile->col, 0, panels + grid_a_floats(&job->grid)};
 }
 
-/* A tile over the depth from l of the block on, of bf16 operands. */
+/* Computes a tile over the depth from l of the block on, by a bf16 kernel. */
 static void pairs_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels, SumsTo *to)
 {
     const BgemmKernel *kernel = job->grid.pairs;
@@ -298,7 +299,7 @@ static void pairs_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64
     }
 }
 
-/* The same of others. What `next` needs first, if not NULL, from depth next_l on comes into the caches meanwhile. */
+/* The same by the fp32 kernel. Meanwhile it prefetches what `next`, if not NULL, reads first from depth next_l on. */
 static void fp32_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels, const SumsTo *to,
                      const GemmTile *next, int64_t next_l)
 {
@@ -332,7 +333,7 @@ static void tile_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_
         fp32_run(job, tile, l, depth, panels, to, next, next_l);
 }
 
-/* A tile of c over the depth of the block. `next`: what the worker probably makes after it, or NULL. */
+/* Computes a tile of c over the depth of the block. next: the tile that the worker probably computes after it, or NULL. */
 static void tile_sum(const GemmJob *job, const GemmTile *tile, const GemmTile *next, float *panels, float *c, int64_t c_stride, bool adds)
 {
     const Gemm  *g = job->gemm;
@@ -354,7 +355,7 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
     return job->parts + (run * job->gemm->m + row) * job->grid.block_n + col;
 }
 
-/* A tile over one depth. */
+/* Computes a tile over one depth, whose sums stay apart. */
 static void part_task(const GemmJob *job, int64_t task, float *panels)
 {
     const GemmGrid *grid = &job->grid;
@@ -366,20 +367,20 @@ static void part_task(const GemmJob *job, int64_t task, float *panels)
     tile_run(job, &tile, l, depth, panels, &to, after < job->tiles ? &next : NULL, next_l);
 }
 
-/* Rows that a task of add_parts adds up: of a run they are one piece of memory, long enough to be fetched ahead. */
+/* Rows that a task of add_parts adds up. A run's sums of these rows are one piece of memory, long enough to be prefetched. */
 static int64_t rows_of_parts(const GemmJob *job)
 {
     return max_i64(1, min_i64(PIECE / job->block.cols, job->gemm->m / (2 * job->num_workers)));
 }
 
-/* c = factor part, or added to it, while what is `after` bytes behind comes into the caches. */
+/* c = factor * part, or += unless `first`. Prefetches the data `after` bytes behind part. */
 static void add_part(float *c, const float *part, int64_t after, float factor, bool first, int64_t count)
 {
     for (int64_t j = 0; j < count; j += 16) __builtin_prefetch((const char *)(part + j) + after);
     for (int64_t j = 0; j < count; j++) c[j] = fmaf(part[j], factor, first ? 0 : c[j]);
 }
 
-/* Adds up some rows of the parts as tile_sum would have. */
+/* Adds up some rows of the partial sums, as tile_sum would have. */
 static void add_parts(void *context, int64_t task, int worker)
 {
     const GemmJob *job = context;
@@ -428,7 +429,7 @@ static void tile_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < tile.rows; i++) store_row(g, tile.row + i, col, c + i * c_stride, tile.cols);
 }
 
-/* The block with the number, over columns first; past the last without columns. */
+/* The block with this number, counted over columns first; after the last, a block without columns. */
 static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t number, float *memory)
 {
     int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;
@@ -463,7 +464,7 @@ typedef struct OwnJob {
     int64_t     floats; /* of a worker */
 } OwnJob;
 
-/* A part of c that a worker makes alone. */
+/* Computes a part of c on this worker alone. */
 static void own_task(void *context, int64_t task, int worker)
 {
     const OwnJob *job = context;
@@ -500,7 +501,7 @@ void gemm_run(const Gemm *g, ThreadPool *pool, void *workspace)
         run_tiles(g, pool, workspace);
 }
 
-/* The number there, but for the scale of the whole. */
+/* An element times the scale of its block, without the scale of the whole operand. */
 static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row_is_k)
 {
     float value;

@@ -1,23 +1,23 @@
-/* Matrix products on the CPU: over tiles of the result, shared out to the pool. The grid of tiles depends on
- * shapes alone and a tile is computed by one thread, so that results don't depend on the number of threads. */
+/* Matrix products on the CPU, in tiles of the result that the pool shares out. A tile is computed by one thread. Sums are cut along k by
+ * shapes and dtypes alone (gemm_grid.h), so that results don't depend on the number of threads. */
 #pragma once
 
 #include "ops/infer.h"
 #include "ops/products/products.h"
 
-/* Bytes of scratch that gemm_run needs. Dims, strides, dtypes and trans are read, no numbers. */
+/* Bytes of scratch that gemm_run needs. Reads dims, strides, dtypes and trans, but no data. */
 size_t gemm_workspace(const Gemm *gemm, int num_workers);
 
 void gemm_run(const Gemm *gemm, ThreadPool *pool, void *workspace);
 
-/* The same by three loops in fp64, on this thread. */
+/* The same product by three loops in fp64, on this thread. */
 void gemm_reference(const Gemm *gemm);
 
-/* Of an op that is `count` products, one after another: of each 2 m n k, and each matrix moved once. */
+/* The cost of an op that is `count` products, one after another: 2 m n k operations each, and each matrix moved once. */
 OpCost gemms_cost(const Gemm *gemms, int count);
-size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the most that one of them needs */
+size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* as much scratch as the product that needs most */
 
-/* workspace and CPU kernels of an op whose products op##_products makes: op##_workspace, op##_tiles and op##_reference. */
+/* Workspace and CPU kernels of an op whose products op##_products describes: op##_workspace, op##_tiles and op##_reference. */
 #define GEMM_KERNELS(op) \
     static size_t op##_workspace(const Node *node, int num_workers) \
     { \
@@ -40,7 +40,7 @@ size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the mo
         return OK; \
     }
 
-/* op##_cost of such an op. */
+/* Defines op##_cost, also from op##_products. */
 #define GEMM_COST(op) \
     static OpCost op##_cost(const Node *node) \
     { \

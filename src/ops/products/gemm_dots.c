@@ -1,5 +1,5 @@
-/* Products of a few rows (decoding) are dot products: they are bound by reading b, which packing would copy first. So are those whose rows
- * have the same bits whatever their number is: a few rows at a time. */
+/* Products of a few rows (decoding) are dot products: they are bound by reading b, and packing would copy b first. Products with rows_alone
+ * are dot products too, a few rows at a time. */
 #include "base/cpu.h"
 #include "ops/products/gemm_dots.h"
 #include "ops/products/gemm_few.h"
@@ -8,13 +8,13 @@
 
 enum {
     FEW_ROWS = 4,
-    DOT_COLS = 32,    /* columns of c that a task of dot products has at least, and makes together */
-    DOT_TASKS = 8,    /* for each worker, about */
-    DOT_AHEAD = 8192, /* bytes; rows of b along the depth follow each other */
-    MANY_ROWS = 16,   /* of a, for which columns of b become floats first, and TILE_COLS of them meet FEW_ROWS rows in registers */
+    DOT_COLS = 32,    /* columns of c that a task has at least, and computes together */
+    DOT_TASKS = 8,    /* tasks for each worker, about */
+    DOT_AHEAD = 8192, /* bytes to prefetch ahead; rows of b along the depth follow each other */
+    MANY_ROWS = 16,   /* with this many rows of a, columns of b become floats first: TILE_COLS of them meet FEW_ROWS rows in registers */
     TILE_COLS = 3,
-    MOST_COLS = 48,        /* columns that are floats at once, */
-    MOST_FLOATS = 1 << 16, /* and how many floats: they and rows of a stay in the second cache */
+    MOST_COLS = 48,        /* columns that are converted at a time, at most */
+    MOST_FLOATS = 1 << 16, /* floats that are converted at a time, at most: they and rows of a stay in the L2 cache */
 };
 
 bool gemm_by_dots(const Gemm *g)
@@ -22,14 +22,14 @@ bool gemm_by_dots(const Gemm *g)
     return (g->rows_alone || g->m <= FEW_ROWS) && g->b.trans && !g->a.trans && !gemm_has_pairs(g);
 }
 
-/* Columns of b that a worker has as floats at a time. */
+/* Columns of b that a worker converts to floats at a time. */
 static int64_t cols_at_once(const Gemm *g)
 {
     int64_t most = min_i64(MOST_COLS, MOST_FLOATS / max_i64(1, g->k));
     return g->m < MANY_ROWS ? 1 : max_i64(1, most / TILE_COLS) * TILE_COLS;
 }
 
-/* A worker's converted columns and rows. */
+/* Floats of a worker's converted columns of b and rows of a. */
 static int64_t floats_of_worker(const Gemm *g)
 {
     return g->a.dtype == DT_F32 && g->b.dtype == DT_F32 ? 0 : (g->m + cols_at_once(g)) * g->k;
@@ -47,7 +47,7 @@ typedef struct DotJob {
     int64_t     scratch_floats;
 } DotJob;
 
-/* `count` numbers side by side from there on: in place, or decoded into scratch. */
+/* `count` elements side by side from (row, col) on, as floats: in place, or decoded into scratch. */
 static const float *numbers_from(const GemmOperand *x, int64_t row, int64_t col, int64_t count, float *scratch)
 {
     const void *from = operand_at(x, row, col);
@@ -56,19 +56,19 @@ static const float *numbers_from(const GemmOperand *x, int64_t row, int64_t col,
     return scratch;
 }
 
-/* Multiplies a row, from its beginning on, by the scales of its blocks. */
+/* Multiplies a row by the scales of its blocks, from its first element on. */
 static void scale_row(const GemmOperand *x, int64_t row, int64_t count, float *numbers)
 {
     operand_scale_panels(x, 1, row, 1, 0, count, numbers, count);
 }
 
-/* Columns a task. A worker has few tasks, so that it reads b in long pieces. */
+/* Columns of a task. A worker has few tasks, so that it reads b in long pieces. */
 static int64_t dot_cols(const Gemm *g, int num_workers)
 {
     return max_i64(DOT_COLS, div_up(g->n, DOT_TASKS * num_workers));
 }
 
-/* What vec.h has, of rows in i8 too. */
+/* As vec.h's functions, for rows in i8 too. */
 static inline const void *elem_at(const void *row, DType dtype, int64_t i)
 {
     return dtype == DT_I8 ? (const int8_t *)row + i : vec_at(row, dtype, i);
@@ -95,7 +95,7 @@ VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
 
-/* What lanes of two vectors sum up to over `whole` numbers, and numbers from there on, as vec_dot adds them up. */
+/* Adds up the lanes of two accumulators over `whole` elements, and the elements from there on, in vec_dot's order. */
 VEC_WIDE_ROW float end_dot(DType dtype, __m512 low, __m512 high, const float *a, const void *b, int64_t whole, int64_t count)
 {
     Vec8    first = vec16_half(low, 0);
@@ -106,13 +106,13 @@ VEC_WIDE_ROW float end_dot(DType dtype, __m512 low, __m512 high, const float *a,
     return vec8_sum((first + vec16_half(low, 1)) + (vec16_half(high, 0) + vec16_half(high, 1))) + tail;
 }
 
-/* Brings what follows element i of b at some distance into the second cache, which has more requests under way than the first one. */
+/* Prefetches the data DOT_AHEAD bytes after element i of b into the L2 cache, which allows more requests in flight than the L1 cache. */
 VEC_WIDE_ROW void fetch_ahead(DType dtype, const void *b, int64_t i)
 {
     __builtin_prefetch((const char *)elem_at(b, dtype, i) + DOT_AHEAD, 0, 2);
 }
 
-/* Dot products of `rows` rows of a and a row of b, with the bits of vec_dot, whose 4 groups of 8 lanes are 2 of 16 here. */
+/* Dot products of `rows` rows of a with a row of b. They have the bits of vec_dot: its 4 groups of 8 lanes are 2 groups of 16 here. */
 VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, const void *b, int64_t count, float *sums)
 {
     __m512  low[FEW_ROWS], high[FEW_ROWS];
@@ -121,7 +121,7 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
     for (int r = 0; r < rows; r++) low[r] = high[r] = _mm512_setzero_ps();
     for (int64_t i = 0; i < whole; i += 32) {
         __m512 b_low = vec16_get(dtype, b, i), b_high = vec16_get(dtype, b, i + 16);
-        __asm__("" : "+v"(b_low), "+v"(b_high)); /* in registers: not loaded again for each row */
+        __asm__("" : "+v"(b_low), "+v"(b_high)); /* kept in registers, not loaded again for each row */
         fetch_ahead(dtype, b, i);
         if (dtype == DT_F32) fetch_ahead(dtype, b, i + 16);
 #pragma GCC unroll 4
@@ -134,7 +134,7 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
     for (int r = 0; r < rows; r++) sums[r] = end_dot(dtype, low[r], high[r], a[r], b, whole, count);
 }
 
-/* The same of FEW_ROWS rows of a and TILE_COLS of b, `stride` elements apart: a number that is read meets several. */
+/* The same for FEW_ROWS rows of a and TILE_COLS rows of b, `stride` elements apart: each loaded element is used several times. */
 VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b, int64_t stride, int64_t count, float (*sums)[FEW_ROWS])
 {
     __m512  sum[2][FEW_ROWS][TILE_COLS];
@@ -149,7 +149,7 @@ VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b
             for (int j = 0; j < TILE_COLS; j++) {
                 of_b[j] = vec16_get(dtype, b, j * stride + i + half * 16);
                 __asm__("" : "+v"(of_b[j]));
-                if (dtype != DT_F32 && !half) fetch_ahead(dtype, b, j * stride + i); /* floats mostly are a worker's own */
+                if (dtype != DT_F32 && !half) fetch_ahead(dtype, b, j * stride + i); /* f32 is mostly converted columns */
             }
 #pragma GCC unroll 4
             for (int r = 0; r < FEW_ROWS; r++) {
@@ -166,7 +166,7 @@ VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b
             sums[j][r] = end_dot(dtype, sum[0][r][j], sum[1][r][j], a[r], elem_at(b, dtype, j * stride), whole, count);
 }
 
-/* The same of any number of rows of b. */
+/* The same for any number of rows of b. */
 VEC_WIDE_ROW void dots_of_cols(DType dtype, const int rows, const float *const *a, const void *b, int64_t stride, int64_t cols,
                                int64_t count, float (*sums)[FEW_ROWS])
 {
@@ -176,7 +176,7 @@ VEC_WIDE_ROW void dots_of_cols(DType dtype, const int rows, const float *const *
     for (; j < cols; j++) dots_of_rows(dtype, rows, a, elem_at(b, dtype, j * stride), count, sums[j]);
 }
 
-/* As VEC_OF_ANY, of i8 too. */
+/* As VEC_OF_ANY, for i8 too. */
 #define DOTS_OF(dtype, ...) \
     do { \
         if ((dtype) == DT_I8) \
@@ -210,13 +210,13 @@ static void dots_narrow(DType dtype, int64_t rows, const float *const *a, const 
         for (int64_t r = 0; r < rows; r++) sums[j][r] = VEC_OF_ANY(dtype, vec_row_dot, a[r], vec_at(b, dtype, j * stride), count);
 }
 
-/* Whether numbers of b become floats in registers; else a column of it does in scratch, for all rows of a. */
+/* Whether elements of b become floats in registers. Otherwise a column is converted in scratch, for all rows of a. */
 static bool b_lies(const GemmOperand *b)
 {
     return !gemm_has_block_scales(b) && DT_SET(b->dtype) & (cpu_avx512() ? DT_SET_DECODE | DT_SET(DT_I8) : DT_SET_DECODE);
 }
 
-/* Elements of c as put_sums stores them, where they are the sums alone, times a factor. */
+/* Stores elements of c that are sums times a factor, without bias or accumulation. */
 static void put_plain(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[FEW_ROWS])
 {
     float factor = gemm_factor(g), values[MOST_COLS];
@@ -226,7 +226,7 @@ static void put_plain(const Gemm *g, int64_t row, int64_t rows, int64_t col, int
     }
 }
 
-/* Elements (i, j) of c from sums: `rows` rows from `row` on, `cols` columns from `col` on. */
+/* Stores `rows` rows of c from `row` on, `cols` columns from `col` on; sums[column][row]. */
 static void put_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[FEW_ROWS])
 {
     float factor = gemm_factor(g);
@@ -243,20 +243,20 @@ static void put_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int6
         }
 }
 
-/* Rows [row, row + rows) of a as floats: in place, or in a worker's, where they are all. */
+/* Rows [row, row + rows) of a as floats: in place, or from the worker's copy of all rows. */
 static void rows_of_a(const Gemm *g, int64_t row, int64_t rows, const float *converted, const float **a)
 {
     for (int64_t i = 0; i < rows; i++) a[i] = g->a.dtype == DT_F32 ? operand_at(&g->a, row + i, 0) : converted + (row + i) * g->k;
 }
 
-/* Columns of b, `stride` numbers apart. */
+/* Columns of b, `stride` elements apart. */
 typedef struct Columns {
     DType       dtype;
     const void *data;
     int64_t     stride;
 } Columns;
 
-/* Columns [from, from + cols): where they lie, or as floats in scratch. */
+/* Columns [from, from + cols): in place, or as floats in scratch. */
 static Columns columns_of_b(const Gemm *g, int64_t from, int64_t cols, bool lies, float *scratch)
 {
     if (lies || (g->b.dtype == DT_F32 && !gemm_has_block_scales(&g->b)))

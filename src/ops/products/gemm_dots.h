@@ -4,7 +4,7 @@
 #include "base/pool.h"
 #include "device/gemm.h"
 
-/* Whether dot products make this product. They round differently from tiles. */
+/* Whether dot products compute this product. They round differently from tiles. */
 bool gemm_by_dots(const Gemm *gemm);
 
 /* Bytes of scratch that gemm_run_dots needs. */

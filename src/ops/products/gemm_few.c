@@ -1,6 +1,6 @@
-/* Decoding in bf16 is bound by reading b, which packing would copy first: columns of it are turned in registers instead (bgemm_few). Sums
- * are cut along k as those of tiles are, so that prompts, which tiles read, and texts have the same bits. Codes with scales of blocks
- * become bf16 first, some columns at a time, for any number of rows. */
+/* Decoding in bf16 is bound by reading b, and packing would copy b first: bgemm_few instead transposes columns of b in registers. Sums are
+ * cut along k as in tiles, so that a prompt, which tiles compute, and generated text have the same bits. Codes with block scales become
+ * bf16 first, some columns at a time, for any number of rows. */
 #include "ops/products/gemm_few.h"
 
 #include "ops/products/gemm_grid.h"
@@ -8,7 +8,7 @@
 
 enum {
     MOST_ROWS = 8,
-    FEW_TASKS = 8, /* for each worker, about: it reads b in long pieces */
+    FEW_TASKS = 8, /* tasks for each worker, about: it reads b in long pieces */
 };
 
 bool gemm_has_pairs(const Gemm *g)
@@ -22,7 +22,7 @@ bool gemm_by_few(const Gemm *g)
     return gemm_has_pairs(g) && (g->m <= MOST_ROWS || g->b.dtype != DT_BF16);
 }
 
-/* Floats of a's rows, each filled up to whole blocks; of a worker's columns of b, in bf16, with their floats in front. */
+/* Floats of a's rows, each padded to whole blocks; and of a worker's scratch: a column as floats, then columns of b in bf16. */
 static int64_t floats_of_rows(const Gemm *g)
 {
     return g->m * bgemm_depth(g->k);
@@ -40,8 +40,8 @@ size_t gemm_few_workspace(const Gemm *g, int num_workers)
 
 typedef struct FewJob {
     const Gemm *gemm;
-    float      *rows, *scratch; /* of all workers, and of each */
-    int64_t     cols, depth;    /* of a task; of a run */
+    float      *rows, *scratch; /* a's rows, for all workers; scratch of each worker */
+    int64_t     cols, depth;    /* columns of a task; depth of a run */
 } FewJob;
 
 static void rows_to_floats(const Gemm *g, float *rows)
@@ -53,7 +53,7 @@ static void rows_to_floats(const Gemm *g, float *rows)
     }
 }
 
-/* Columns [col, col + cols) of b in bf16: where they lie, or in scratch. */
+/* Columns [col, col + cols) of b in bf16: in place, or in scratch. */
 static BgemmCols columns_of(const Gemm *g, int64_t col, int64_t cols, float *scratch)
 {
     uint16_t *codes = (uint16_t *)(void *)(scratch + g->k);
@@ -66,7 +66,7 @@ static BgemmCols columns_of(const Gemm *g, int64_t col, int64_t cols, float *scr
     return (BgemmCols){codes, g->k, g->k, 0};
 }
 
-/* Some rows of c over `cols` columns from `col` on, of their sums over the runs. */
+/* Stores `rows` rows of c, `cols` columns from `col` on, from sums over all runs. */
 static void store_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[BGEMM_FEW_COLS])
 {
     for (int64_t i = 0; i < rows; i++) {

@@ -1,14 +1,14 @@
-/* Products on the CPU of a few rows of bf16 with the bits of tiles: those whose rows have the same bits whatever their number is. */
+/* Products on the CPU of a few rows in bf16, with the bits of tiles: for products with rows_alone. */
 #pragma once
 
 #include "base/pool.h"
 #include "device/gemm.h"
 
-/* Whether sums are those of tiles of bf16 for any number of rows: bf16 operands, or codes that become bf16, of a product whose rows have
- * the same bits alone. */
+/* Whether the product has rows_alone, and operands in bf16 or in codes that become bf16. Its sums then are those of bf16 tiles for any
+ * number of rows. */
 bool gemm_has_pairs(const Gemm *gemm);
 
-/* Whether these make such a product; tiles make the others. */
+/* Whether gemm_run_few computes this product; tiles compute the other products of gemm_has_pairs. */
 bool gemm_by_few(const Gemm *gemm);
 
 /* Bytes of scratch that gemm_run_few needs. */

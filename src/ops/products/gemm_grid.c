@@ -4,49 +4,49 @@
 #include "device/cpu/sgemm.h"
 
 enum {
-    DEPTH = 320,       /* of a run of multiply-adds before they are added to c: a's rows and b's columns of it fit in caches */
-    PAIRS_DEPTH = 640, /* the same of two bf16 operands, which take half the room */
-    TILE_M = 144,      /* rows of a that a task packs at a time, 180 KiB */
-    FAR_M = 288,       /* the same where they lie in rows that are FAR_APART, and come sooner in longer pieces */
-    DEEP_M = 264,      /* the same where b isn't packed and is deep: every tile reads its columns of b from memory again */
-    SHALLOW_K = 32,    /* such a product is bound by writing c: with few, tall tiles a worker mostly writes what it wrote the last time */
-    TALL_M = 1056,     /* rows of a tile of it, and where each row of a is read once */
-    LEAST_M = 24,      /* fewer reuse b too little */
+    DEPTH = 320,       /* depth of a run of multiply-adds, whose sums are then added to c: a's rows and b's columns of it fit in caches */
+    PAIRS_DEPTH = 640, /* depth of a run of two bf16 operands, which take half the room */
+    TILE_M = 144,      /* rows of a that a task packs at a time: 180 KiB */
+    FAR_M = 288,       /* rows of a tile if stored rows of a are FAR_APART: they load faster in longer pieces */
+    DEEP_M = 264,      /* rows of a tile if tiles share no packed b and k is deep: every tile reads its columns of b from memory again */
+    SHALLOW_K = 32,    /* up to this k, writing c is the bound: with few, tall tiles a worker mostly writes what it wrote the last time */
+    TALL_M = 1056,     /* rows of a tile if k is shallow, or if each row of a is read once */
+    LEAST_M = 24,      /* rows of a tile, at least: fewer reuse b too little */
     LEAST_N = 64,
-    TILE_ROWS = 6, /* what a tile reads first takes about as long as so many of its rows */
+    TILE_ROWS = 6, /* a tile's first loads take about as long as this many of its rows */
     TASKS_PER_WORKER = 4,
-    MANY_WORKERS = 8,       /* of so many one is often late (another guest of the machine has its core): smaller tiles make up for it.
-                             * Each keeps to its own rows, since what another worker wrote is slow to read. */
-    BLOCK_FLOATS = 1 << 19, /* of b packed at a time, 2 MiB; many workers pack so much for every BLOCK_WORKERS */
+    MANY_WORKERS = 8,       /* with this many workers one is often late (another guest of the machine has its core): smaller tiles help.
+                             * Each worker keeps to its own rows, since data that another worker wrote is slow to read. */
+    BLOCK_FLOATS = 1 << 19, /* floats of b packed at a time, 2 MiB; with many workers this many for every BLOCK_WORKERS of them */
     BLOCK_WORKERS = 4,
-    SETS_BYTES = 1 << 16,   /* that lie so far apart, or a multiple, share a place of the second cache */
-    BLOCK_N = 512,          /* columns that a block has at least, */
-    BLOCK_N_A = 2048,       /* and where a is packed for each block */
-    NARROW = 64,            /* columns of c: packing a for no more takes longer than using it */
-    PACK_FAR_ALIASED = 100, /* rows that c has at least where b, across the depth, is packed: if b's rows alias and the kernel is far, */
-    PACK_ALIASED = 32,      /* if they alias and it isn't, */
-    PACK = 200,             /* if neither. A far kernel reads rows that don't alias where they lie. */
-    PART_FLOATS = 1 << 22,  /* of sums that stay apart, or are kept, 16 MiB */
-    OWN_PARTS = 1 << 19,    /* of sums that stay apart, for each worker at most, if c is fp32 */
-    ALIASED = 2048,         /* bytes: rows so far apart, or a multiple, share few places of the caches, and packing gains much */
-    ALIASED_ROWS = 4096,    /* the same of rows of a along the depth, of which a tile reads few at a time */
-    FAR_APART = 1 << 16,    /* bytes: rows of an a across the depth that are so far apart are packed unless they stay in the first cache */
-    WIDE = 512,             /* columns of a tile at most where b is read where it lies */
-    STAYS_ROWS = 1024,      /* that c has at least where a stays in the first cache: with fewer b isn't in the caches yet */
-    STAYS_FLOATS = 1 << 17, /* of b over a run at most, then: they come from the second cache */
-    OWN_N = 128,            /* columns that a worker makes alone: a run of them stays in its second cache, */
-    OWN_FEWEST = 1024,      /* if c has so many, */
-    UNEVEN = 16,            /* and no worker then gets more than this part of them more than others */
-    OWN_B = 1 << 15,        /* floats that b has at most where a worker makes rows of c alone, */
-    OWN_ROWS = 512,         /* and how many rows these are at least */
-    ACROSS_N = 128,         /* columns of c at least where a lies across the depth: with fewer its next rows aren't all fetched in time */
-    PANEL_ROWS = 256,       /* for so many rows of c at most a task packs its own panels of b, */
-    PANEL_ACROSS = 128,     /* where b lies across the depth for so many, */
-    PANEL_COLS = 1024,      /* where c has so many columns, which are shared out by whole panels, or rows too few to share out, */
-    PANEL_COLS_A = 12,      /* and so many columns for each row if the task packs a too */
+    SETS_BYTES = 1 << 16,   /* bytes: data this far apart, or a multiple, maps to the same sets of the L2 cache */
+    BLOCK_N = 512,          /* columns of a block, at least, if a is read in place */
+    BLOCK_N_A = 2048,       /* columns of a block, at least, if a is packed for each block */
+    NARROW = 64,            /* columns of c: if it has no more, packing a takes longer than using it */
+    PACK_FAR_ALIASED = 100, /* packs a b stored across the depth from this many rows of c on, if b's rows alias and the kernel is far */
+    PACK_ALIASED = 32,      /* the same if b's rows alias and the kernel isn't far */
+    PACK = 200,             /* the same if they don't alias and the kernel isn't far; a far kernel then reads b in place */
+    PART_FLOATS = 1 << 22,  /* floats of sums that stay apart or are kept, at most: 16 MiB */
+    OWN_PARTS = 1 << 19,    /* floats of sums that stay apart, for each worker at most, if c is fp32 */
+    ALIASED = 2048,         /* bytes: rows this far apart, or a multiple, share few cache sets, and packing gains much */
+    ALIASED_ROWS = 4096,    /* the same for an a stored along the depth: a tile reads few of its rows at a time */
+    FAR_APART = 1 << 16,    /* bytes: if stored rows of an a across the depth are this far apart, a is packed unless it stays in L1 */
+    WIDE = 512,             /* columns of a tile, at most, if b is read in place */
+    STAYS_ROWS = 1024,      /* a may stay in the L1 cache from this many rows of c on: with fewer, b isn't in the caches yet */
+    STAYS_FLOATS = 1 << 17, /* floats of b over a run, at most, if a stays in the L1 cache: they come from the L2 cache */
+    OWN_N = 128,            /* columns of c that a worker computes alone: their run of b stays in its L2 cache */
+    OWN_FEWEST = 1024,      /* a worker computes columns alone from this many columns of c on */
+    UNEVEN = 16,            /* a worker computes columns alone if the largest share times the workers is at most n / UNEVEN more than n */
+    OWN_B = 1 << 15,        /* a worker computes rows of c alone if b has at most this many floats */
+    OWN_ROWS = 512,         /* rows of c that a worker computes alone, at least */
+    ACROSS_N = 128,         /* columns of c, at least, if an a across the depth stays: else its next rows aren't all prefetched in time */
+    PANEL_ROWS = 256,       /* a task packs its own panels of b for at most this many rows of c, if b is stored along the depth */
+    PANEL_ACROSS = 128,     /* the same if b is stored across the depth */
+    PANEL_COLS = 1024,      /* such panels need this many columns of c, shared out by whole panels, or rows too few to share out */
+    PANEL_COLS_A = 12,      /* if the task packs a too, such panels need this many columns of c for each row */
 };
 
-/* Whether an a across the depth can be read in place: its rows don't share few places of the caches. */
+/* Whether an a stored across the depth can be read in place: its stored rows don't share few cache sets. */
 static bool spread_across(const Gemm *g)
 {
     bool alias = dtype_bytes(DT_F32, g->a.stride) % (cpu_reads_aliased() ? ALIASED_ROWS : ALIASED) == 0;
@@ -58,21 +58,22 @@ static bool far_apart(const Gemm *g)
     return dtype_bytes(DT_F32, g->a.stride) >= FAR_APART;
 }
 
-/* Whether such an a stays in the first cache: each piece of its rows is then read once, and needn't be packed. */
+/* Whether an a stored across the depth stays in the L1 cache: each piece of its rows is then read once, and needn't be packed. */
 static bool stays_across(const Gemm *g, int64_t depth)
 {
     return spread_across(g) && far_apart(g) && depth > SGEMM_SHALLOW && g->m >= STAYS_ROWS && g->n >= ACROSS_N &&
            g->n * depth <= STAYS_FLOATS;
 }
 
-/* The same of an a along the depth. Zen 5 is up to 7 % faster so, an Intel a sixth slower; cpu_reads_aliased tells one from the other. */
+/* The same for an a stored along the depth. Zen 5 is up to 7 % faster with it, an Intel CPU a sixth slower; cpu_reads_aliased tells them
+ * apart. */
 static bool stays_along(const Gemm *g, const GemmGrid *grid)
 {
     bool fits = g->m >= STAYS_ROWS && min_i64(g->n, grid->block_n) * grid->depth <= STAYS_FLOATS;
     return grid->a_lies && !g->a.trans && grid->b != B_PANELS && fits && cpu_reads_aliased();
 }
 
-/* Whether an operand is read where it lies. */
+/* Whether a is read in place. */
 static bool a_lies(const Gemm *g, bool stays)
 {
     if (g->a.dtype != DT_F32) return false;
@@ -91,7 +92,7 @@ static BPlace place_b(const Gemm *g, bool lies, bool stays)
     return few && wide && g->k > SHALLOW_K ? B_PANELS : B_BLOCKS;
 }
 
-/* Rows of a tile at most. */
+/* The most rows that a tile may have. */
 static int64_t most_rows(const Gemm *g, bool lies, bool tall, bool reused)
 {
     if (tall) return TALL_M;
@@ -99,7 +100,7 @@ static int64_t most_rows(const Gemm *g, bool lies, bool tall, bool reused)
     return !lies && g->a.trans && far_apart(g) ? FAR_M : TILE_M;
 }
 
-/* About `tile`, so that all tiles are of nearly one size. */
+/* A size of about `tile`, a multiple of `multiple`, with which all tiles have nearly the same size. */
 static int64_t even_tile(int64_t size, int64_t tile, int64_t multiple)
 {
     return div_up(div_up(size, div_up(size, tile)), multiple) * multiple;
@@ -115,8 +116,8 @@ static int64_t num_tiles(const GemmGrid *grid, int64_t m, int64_t n)
     return div_up(m, grid->tile_m) * div_up(min_i64(n, grid->block_n), grid->tile_n);
 }
 
-/* Tiles are made smaller until there are `enough`; across columns only where a needn't be packed for each or tasks pack b anyway, and first
- * where they are `reused`: what a tile has read or packed of b it uses for all its rows. */
+/* Makes tiles smaller until there are `enough`. Columns are cut only if a needn't be packed again for each cut or if tasks pack b anyway.
+ * If b is `reused` columns are cut first: a tile uses what it has read or packed of b for all its rows. */
 static void cut_tiles(GemmGrid *grid, int64_t m, int64_t n, int64_t tile_m, int64_t enough, bool reused)
 {
     int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3; /* nearly equal halves matter more than whole panels */
@@ -133,7 +134,7 @@ static void cut_tiles(GemmGrid *grid, int64_t m, int64_t n, int64_t tile_m, int6
     }
 }
 
-/* Workers end at nearly the same time when the last tiles are small, or when each has as many, all of nearly one size. */
+/* Makes the last tiles small, so that workers end at nearly the same time; not if each has as many tiles, all of nearly one size. */
 static void cut_last(GemmGrid *grid, int64_t m, int64_t n, int num_workers)
 {
     int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
@@ -142,8 +143,8 @@ static void cut_last(GemmGrid *grid, int64_t m, int64_t n, int num_workers)
     grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
 
-/* Gives tiles fewer rows, half as many at least, if all workers then end sooner; `beside`: tiles with the same rows. A tile takes as long
- * as its rows and TILE_ROWS, and a row more where its last panel isn't whole. The last worker is late by half a tile. */
+/* Gives tiles fewer rows, at least half as many, if all workers then end sooner. beside: tiles with the same rows. A tile takes as long as
+ * its rows and TILE_ROWS more, and one row more if its last panel isn't whole. The last worker is late by half a tile. */
 static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_workers)
 {
     int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
@@ -154,8 +155,8 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
     }
 }
 
-/* Columns of c that a worker makes alone, or all of them. Few columns of b stay in the second cache. A packed a would have to be packed
- * again for each of these parts. */
+/* Columns of c that a worker computes alone; g->n if workers don't. Few columns of b stay in the L2 cache. An a that isn't read in place
+ * would have to be packed again for each of these parts. */
 static int64_t own_cols(const Gemm *g, int num_workers)
 {
     int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8);
@@ -163,11 +164,12 @@ static int64_t own_cols(const Gemm *g, int num_workers)
     if (!lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
     if (place_b(g, true, false) != B_BLOCKS || (num_workers == 1 && !cpu_reads_aliased())) return g->n;
     int64_t tasks = div_up(div_up(g->n, OWN_N), num_workers) * num_workers, cols = even_tile(g->n, div_up(g->n, tasks), SGEMM_COLS);
-    int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* that a worker makes */
+    int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* columns of the worker that has most */
     return most * num_workers <= g->n + g->n / UNEVEN ? cols : g->n;
 }
 
-/* Rows of c that a worker makes alone, or all of them: where b is small, and packed sooner than read from another core. */
+/* Rows of c that a worker computes alone, if b is small and packing it is faster than reading it from another core; g->m if workers
+ * don't. */
 static int64_t own_rows(const Gemm *g, int num_workers)
 {
     bool    small = g->n * g->k <= OWN_B && a_lies(g, false) && !g->a.trans;
@@ -212,7 +214,7 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers)
     cut_tiles(&grid, m, n, most_rows(g, grid.a_lies, tall, reused), wanted, reused);
     bool    direct = g->c.dtype == DT_F32, few = num_tiles(&grid, m, n) < 2 * num_workers;
     int64_t floats = direct ? min_i64(PART_FLOATS, num_workers * OWN_PARTS) : PART_FLOATS, most = floats / (m * grid.block_n);
-    bool    once = num_workers < MANY_WORKERS && grid.b == B_LIES; /* runs apart: a row of b is read by one worker, not by each */
+    bool    once = num_workers < MANY_WORKERS && grid.b == B_LIES; /* with runs apart, a row of b is read by one worker, not by each */
     bool    thin = grid.tile_m < (once ? 3 : 2) * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (direct ? 2 : runs) && (few || thin)) {
         grid.apart = true;

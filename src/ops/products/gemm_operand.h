@@ -1,9 +1,9 @@
-/* Where numbers of a product's operands lie in memory, and what they are multiplied by: for the makers of products on the CPU. */
+/* Where elements of a product's operands are in memory, and what they are multiplied by: for products on the CPU. */
 #pragma once
 
 #include "ops/infer.h"
 
-/* Which element of memory is at (row, col) of the matrix. */
+/* The index in memory of the element at (row, col) of the matrix. */
 static inline int64_t operand_index(const GemmOperand *x, int64_t row, int64_t col)
 {
     return x->offset + (x->trans ? col * x->stride + row : row * x->stride + col);
@@ -24,19 +24,19 @@ static inline float whole_scale(const GemmOperand *x)
     return x->scale && x->scaling == GEMM_SCALE_WHOLE ? *x->scale : 1.0f;
 }
 
-/* alpha and the scales of whole operands. */
+/* alpha times the scales of whole operands. */
 static inline float gemm_factor(const Gemm *g)
 {
     return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);
 }
 
-/* What a column of sums is multiplied by beside. */
+/* The scale of a column of sums; 1 if columns have none. */
 static inline float gemm_col_scale(const Gemm *g, int64_t col)
 {
     return g->b.scaling == GEMM_SCALE_COLS ? g->b.scale[col] : 1.0f;
 }
 
-/* Multiplies numbers `step` floats apart, which have the scale of their block in common. */
+/* Multiplies elements that are `step` floats apart by the scale of their common block. */
 VEC_ROW void operand_scale(float *numbers, const int64_t step, int64_t count, float scale, bool to_bf16)
 {
     if (to_bf16) {
@@ -48,8 +48,8 @@ VEC_ROW void operand_scale(float *numbers, const int64_t step, int64_t count, fl
     }
 }
 
-/* Multiplies numbers in panels of `width` rows, `panel` floats apart, by the scales of their blocks: `count` rows from `row` on, `depth`
- * from `k` on. */
+/* Multiplies packed elements by the scales of their blocks. Panels have `width` rows and are `panel` floats apart; they hold `count` rows
+ * from `row` on, with `depth` elements from `k` on. */
 VEC_ROW void operand_scale_panels(const GemmOperand *x, const int64_t width, int64_t row, int64_t count, int64_t k, int64_t depth,
                                   float *panels, int64_t panel)
 {

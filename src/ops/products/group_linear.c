@@ -1,6 +1,6 @@
-/* group_linear: a product of each group with a matrix of its own, as of each attention head: y_g = x_g w_g^T, turned y_g = x_g w_g. The
- * matrices lie one after the other in w, R rows each; w_g is rows begin to begin + size - 1 of group g's. So the halves of a packed weight
- * are read where they lie. A task makes the product of one group: few rows of x have many groups. */
+/* group_linear: multiplies each group, such as each attention head, by a matrix of its own: y_g = x_g w_g^T, turned y_g = x_g w_g. The
+ * matrices follow each other in w, with R rows each; w_g is rows begin to begin + size - 1 of group g's R rows. So the halves of a packed
+ * weight are read in place. A task computes the product of one group: even a few rows of x have many groups. */
 #include "ops/products/group_linear.h"
 
 #include "ops/products/gemm.h"
@@ -8,7 +8,7 @@
 static const AttrDef group_linear_attrs[] = {
     ATTR_INT(GroupLinearAttrs, begin, 0), ATTR_INT(GroupLinearAttrs, size, 0), ATTR_BOOL(GroupLinearAttrs, turned, false), {0}};
 
-/* Groups, rows of w of each of them, those of them that are read, and columns of w. */
+/* Number of groups; rows of w of each group; first of these rows that is read, and how many are; columns of w. */
 typedef struct Groups {
     int64_t count, rows, begin, size, cols;
 } Groups;
@@ -133,7 +133,7 @@ const OpDef op_group_linear = {
                "[70,2,18], [36,50] {turned=true} rows_alone\n"
                "[9,2,700], [1400,24] {turned=true} rows_alone\n"
                "[9,2,700], [48,700] rows_alone\n",
-    /* The halves of latent attention's packed weight: DeepSeek-V3's, of fewer heads. */
+    /* The halves of latent attention's packed weight, as in DeepSeek-V3 but with fewer heads. */
     .large = "[7,1,16,128], [4096,512] {size=128, turned=true} rows_alone\n"
              "[7,1,16,512], [4096,512] {begin=128, size=128} rows_alone\n"
              "[1,300,3,128], [768,512] {size=128, turned=true} rows_alone\n"

@@ -5,6 +5,6 @@
 #include <stdint.h>
 
 typedef struct GroupLinearAttrs {
-    int64_t begin, size; /* rows of each group's matrix: size rows from begin on; size 0: all behind begin */
+    int64_t begin, size; /* rows that are read of each group's matrix: `size` from `begin` on; size 0: all from `begin` on */
     bool    turned;      /* y_g = x_g w_g; else y_g = x_g w_g^T */
 } GroupLinearAttrs;

@@ -1,13 +1,13 @@
-/* head_rows: logits of a few rows, y = x w^T, of a matrix with a row a token, in any of the formats that a head is kept in. It is bound by
- * reading the matrix, which is read once however few the rows are. Where that is bf16 or f16, x is rounded to its format: products of two
- * such numbers are exact in fp32. A row's sums don't depend on the rows beside it. */
+/* head_rows: logits of a few rows, y = x w^T. w has a row for each token, in any format that a head is kept in. The op is bound by reading
+ * w, which is read once for any number of rows. If w is bf16 or f16, x is rounded to the same format: products of two such values are exact
+ * in fp32. A row's sums don't depend on other rows. */
 #include "ops/infer.h"
 #include "ops/products/head_rows.h"
 
 static const AttrDef head_rows_attrs[] = {ATTR_INT(HeadRowsAttrs, round, 1), {0}};
 
-/* x (B,D) f32|bf16|f16, w (V,D) f32|bf16|f16|i8, [scale f32 (V)], [bias f32 (V)] -> y f32 (B,C), of which the first V are the logits, the
- * others 0; C is V to a multiple of `round`. A matrix of i8 has a scale for each row, no other has. */
+/* x (B,D) f32|bf16|f16, w (V,D) f32|bf16|f16|i8, [scale f32 (V)], [bias f32 (V)] -> y f32 (B,C), whose first V columns are the logits, the
+ * others 0; C is V rounded up to a multiple of `round`. Only i8 has scales, one for each row of w. */
 static Status head_rows_infer(Node *node)
 {
     const DTypeSet       floats = DT_SET_DECODE;
@@ -37,7 +37,7 @@ static OpCost head_rows_cost(const Node *node)
 
 /* ---- CPU ---- */
 
-/* Rows of x as floats, then a row of w for each worker. */
+/* Rows of x as floats, then a converted row of w for each worker. */
 static size_t head_rows_workspace(const Node *node, int num_workers)
 {
     const TensorType *x = &node->in[HEAD_X]->type;
@@ -51,7 +51,7 @@ static size_t head_rows_gpu_workspace(const Node *node, int sm)
     return head_wants_copy(x->dtype, node->in[HEAD_W]->type.dtype) ? (size_t)type_numel(x) * 4 : 0;
 }
 
-/* Rows of x as they are multiplied. */
+/* Rows of x as floats, rounded to the values that are multiplied. */
 static float *rounded_rows(const KernelArgs *args)
 {
     const TensorView *x = &args->in[HEAD_X];
@@ -82,7 +82,7 @@ static float finished(const KernelArgs *args, int64_t v, float sum)
     return bias ? sum + bias[v] : sum;
 }
 
-/* Rows of w that a task has. */
+/* Rows of w in a task. */
 static int64_t rows_of_task(const KernelArgs *args)
 {
     return max_i64(1, 65536 / args->in[HEAD_X].type.dim[1]);
@@ -150,7 +150,7 @@ const OpDef op_head_rows = {
     .workspace = head_rows_workspace,
     .gpu_workspace = head_rows_gpu_workspace,
     .cpu = {{HEAD_DTYPES, head_rows_dots, "dots"}, {HEAD_DTYPES, head_rows_reference, "reference"}},
-    /* Tolerance: matrix units cut off what doesn't fit beside the largest product. */
+    /* Tolerance: matrix units cut off bits that don't fit beside the largest product. */
     .samples = "[3,20], [37,20], _, [37] rows_alone\n"
                "[11,264], [70,264] {round=8} rows_alone\n"
                "[9,72], bf16[100,72], _, [100] {round=8} rows_alone tolerance=5e-5\n"
@@ -158,7 +158,7 @@ const OpDef op_head_rows = {
                "f16[17,64], f16[40,64], _, [40] rows_alone tolerance=5e-5\n"
                "[5,48], i8[50,48], [50], [50] rows_alone\n"
                "[1,7], i8[9,7], [9]\n",
-    /* Heads of real models, and batches that kernels treat apart. */
+    /* Heads of real models, and batch sizes that kernels treat differently. */
     .large = "[1,2560], [5025,2560], _, [5025]\n"
              "[8,2560], [1003,2560] rows_alone\n"
              "[13,1000], [515,1000] rows_alone\n"

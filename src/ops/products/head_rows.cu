@@ -1,17 +1,17 @@
-/* head_rows on CUDA: bound by reading w, each number of it once for 8 rows of x (64 where matrix units multiply). What a warp reads of w
- * goes past the first cache, which holds x; a warp has rows of w whole, so that nothing is summed across warps.
+/* head_rows on CUDA, bound by reading w: each element is read once for 8 rows of x (64 if matrix units multiply). Loads of w bypass the L1
+ * cache, which keeps x. A warp has whole rows of w, so that nothing is summed across warps.
  *
- * fma: w in fp32 or 8 bits, sums in fp32. Lanes have 4 numbers each of 128 along a row, and are added up at the end in pairs: a row's sum
- * has the same bits however many rows of x there are.
+ * fma: w in fp32 or 8 bits, sums in fp32. Each lane has 4 of every 128 elements along a row; lanes are added up at the end, in pairs. A
+ * row's sum has the same bits for any number of rows of x.
  *
- * mma: w in bf16 or f16, 16 rows a tile, which is the left operand, 8 rows of x the right one. Both are read alike: lanes 4 g + t have 16
- * bytes of row g, from number 32 s + 8 t on. The first half of them are the numbers 2t, 2t + 1, 2t + 8, 2t + 9 of one product's 16 along
- * the sum, the second half those of the next one's: the order of a sum is another than that of memory, and the same for all rows. One chain
- * along the sum. Compute capability 8.0 and later.
+ * mma: w in bf16 or f16. A tile of 16 rows of w is the left operand, 8 rows of x are the right one. Both are loaded alike: lanes 4 g + t
+ * have 16 bytes of row g, from element 32 s + 8 t on. The first 8 of these bytes are elements 2t, 2t + 1, 2t + 8 and 2t + 9 of a product's
+ * 16 along the sum; the other 8 bytes are the same elements of the next product. So a sum doesn't follow the order of memory, but its order
+ * is the same for all rows. Each sum is one chain. Compute capability 8.0 and later.
  *
- * stream: fma's sums of 2 to 8 rows of x, by head_stream.cu. Compute capability 9.0 and later.
+ * stream: fma's sums for 2 to 8 rows of x, by head_stream.cu. Compute capability 9.0 and later.
  *
- * bulk: w in bf16, by few_rows_bulk.cu, whose chain is in the order of memory. Compute capability 9.0 and later. */
+ * bulk: w in bf16, by few_rows_bulk.cu, whose chain follows the order of memory. Compute capability 9.0 and later. */
 #include "device/cuda/vec.cuh"
 #include "ops/products/few_rows.h"
 #include "ops/products/head_rows.h"
@@ -21,7 +21,7 @@
 
 enum { GROUP = 4, FMA_WARPS = 4, FMA_MOST = 8, MMA_MOST = 64, CONVERT_THREADS = 256 };
 
-/* ---- w, past the first cache; 0 where it isn't there. Volatile: all loads of a turn are on their way before the first is used ---- */
+/* ---- loads of w that bypass the L1 cache; 0 unless `there`. Volatile: all loads of a turn are issued before the first is used ---- */
 
 static __device__ __forceinline__ uint4 stream_load(const uint4 *p, bool there)
 {
@@ -45,7 +45,7 @@ static __device__ __forceinline__ uint32_t stream_load(const uint32_t *p, bool t
 
 /* ---- fma ---- */
 
-/* 4 numbers as they lie in memory. */
+/* 4 elements as stored in memory. */
 template <typename T> struct Four;
 template <> struct Four<float> {
     uint4                                  words;
@@ -81,7 +81,7 @@ template <> struct Four<int8_t> {
             if (i < count) r.word |= (uint32_t)(uint8_t)p[i] << 8 * i;
         return r;
     }
-    /* A byte in the low bits of 2^23 is that number more; what is taken off makes it signed again. */
+    /* A byte in the low bits of the float 2^23 adds its value to it. Subtracting 2^23 + 128 makes the byte signed again. */
     __device__ __forceinline__ void widen(float (&out)[4]) const
     {
         uint32_t flipped = word ^ 0x80808080u;
@@ -90,7 +90,7 @@ template <> struct Four<int8_t> {
     }
 };
 
-/* Numbers [k, k + 4) of a row, 0 beyond its end. */
+/* Elements [k, k + 4) of a row, 0 beyond its end. */
 template <typename T, bool WIDE> static __device__ __forceinline__ Four<T> four_of(const T *row, int k, int dim)
 {
     if (WIDE) return Four<T>::load(row + k, k < dim);
@@ -106,7 +106,7 @@ template <bool WIDE> static __device__ __forceinline__ float4 x_of(const float *
     return r;
 }
 
-/* A warp has GROUP rows of w; AHEAD loads of each are under way. ROWS: of x, those from blockIdx.y * ROWS on. */
+/* A warp has GROUP rows of w, with AHEAD loads of each in flight, and ROWS rows of x from blockIdx.y * ROWS on. */
 template <typename T, int ROWS, int AHEAD, bool WIDE> static __global__ void __launch_bounds__(FMA_WARPS * 32) head_fma(Head h)
 {
     int          lane = threadIdx.x & 31, first = blockIdx.y * ROWS;
@@ -151,7 +151,7 @@ template <typename T, int ROWS, int AHEAD, bool WIDE> static __global__ void __l
         }
 }
 
-/* AHEAD: loads of 16 bytes are four times as wide as those of 4. */
+/* AHEAD depends on T: loads of 16 bytes are four times as wide as loads of 4. */
 template <typename T, int ROWS, bool WIDE> static void launch_fma(const Head &h, cudaStream_t stream)
 {
     enum { AHEAD = sizeof(T) == 4 ? (ROWS > 2 ? 2 : 4) : (ROWS > 2 ? 5 : 10) };
@@ -202,7 +202,7 @@ static __device__ __forceinline__ uint4 eight_some(const uint16_t *p, int count)
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-/* Numbers [k, k + 8) of a row of w, and of one of x; 0 beyond the end. */
+/* Elements [k, k + 8) of a row of w, or of x; 0 beyond the end. */
 template <bool WIDE> static __device__ __forceinline__ uint4 eight_of_w(const uint16_t *row, int k, int dim)
 {
     if (WIDE) return stream_load((const uint4 *)(row + k), k < dim);
@@ -215,7 +215,7 @@ template <bool WIDE> static __device__ __forceinline__ uint4 eight_of_x(const ui
     return eight_some(row + k, dim - k);
 }
 
-/* A warp has TILES tiles of w and 8 EIGHTS rows of x, those from blockIdx.y * 8 EIGHTS on; AHEAD steps of 32 numbers of w are under way. */
+/* A warp has TILES tiles of w and 8 EIGHTS rows of x, from blockIdx.y * 8 EIGHTS on; AHEAD steps of 32 elements of w are in flight. */
 template <typename H, int EIGHTS, int TILES, int AHEAD, int WARPS, bool WIDE>
 static __global__ void __launch_bounds__(WARPS * 32) head_mma(Head h)
 {
@@ -265,7 +265,8 @@ template <typename H, int EIGHTS, int TILES, int AHEAD, int WARPS, bool WIDE> st
     head_mma<H, EIGHTS, TILES, AHEAD, WARPS, WIDE><<<grid, WARPS * 32, 0, stream>>>(h);
 }
 
-/* Tiles' turns of a GPU of 132 processors with a block each: with 64 rows of x, a warp that has more tiles reads x for all of them. */
+/* Tiles that a warp computes one after another if each of 132 multiprocessors has one block. With 64 rows of x, a warp with more tiles at a
+ * time reads x once for all of them. */
 static int64_t turns_of(int64_t cols, int tiles)
 {
     enum { PROCESSORS = 132, WARPS = 8 };
@@ -309,7 +310,7 @@ static __device__ __forceinline__ void put_number(__nv_bfloat16 *p, int64_t i, f
 {
     p[i] = __float2bfloat16_rn(x);
 }
-/* As dtype_encode has it: finite numbers stay finite. */
+/* As dtype_encode: finite values stay finite. */
 static __device__ __forceinline__ void put_number(__half *p, int64_t i, float x)
 {
     p[i] = __float2half_rn(fabsf(x) < INFINITY ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x);
@@ -336,7 +337,7 @@ template <typename TO> static void convert(const TensorView *x, void *to, cudaSt
 
 /* ---- launching ---- */
 
-/* With x in the format that the kernels read. */
+/* The job, with x converted to the format that the kernels read. */
 static Head head_of(const KernelArgs *args)
 {
     const TensorView *x = &args->in[HEAD_X], *w = &args->in[HEAD_W];
@@ -360,7 +361,7 @@ static Head head_of(const KernelArgs *args)
     return h;
 }
 
-/* Whether rows can be read 16 bytes (of 8 bits: 4) at once. */
+/* Whether rows can be loaded 16 bytes at a time (8-bit codes: 4 bytes). */
 static bool is_wide(const Head &h, int multiple)
 {
     return h.dim % multiple == 0 && is_aligned16(h.x) && is_aligned16(h.w);
@@ -393,7 +394,7 @@ static Status head_mma_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-/* Where x and w lie at multiples of 16 bytes. */
+/* By head_stream if x and w are aligned to 16 bytes, else by fma. */
 static Status head_stream_launch(const KernelArgs *args)
 {
     Head       h = head_of(args);
@@ -406,7 +407,7 @@ static Status head_stream_launch(const KernelArgs *args)
     return is_wide(h, 4) ? head_stream_run(&h, w, &how, cuda_stream(args)) : fma(h, w, cuda_stream(args));
 }
 
-/* Rows [begin, begin + count) of x, in bf16. */
+/* The product of rows [begin, begin + count) of x, in bf16. */
 static Gemm bulk_product(const KernelArgs *args, const Head &h, int64_t begin, int64_t count)
 {
     GemmOperand none = {}, x = {}, w = {}, y = {}, bias = {};
@@ -433,7 +434,7 @@ static Status head_bulk_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-/* Of the weights alone: rows have the same bits however many there are. */
+/* Depends on the weights alone, so that rows have the same bits for any number of rows. */
 static bool by_bulk(const Node *node, CudaDevice *device)
 {
     const TensorType *w = &node->in[HEAD_W]->type;

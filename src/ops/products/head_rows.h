@@ -12,7 +12,7 @@ typedef struct HeadRowsAttrs {
 
 #define HEAD_DTYPES (DT_SET_FLOAT | DT_SET(DT_F16) | DT_SET(DT_I8))
 
-/* A matrix whose format x is rounded to: matrix units multiply such numbers. */
+/* Whether x is rounded to w's format, which matrix units multiply. */
 static inline bool head_by_halves(DType w)
 {
     return w == DT_BF16 || w == DT_F16;

@@ -1,18 +1,18 @@
-/* head_rows of w in fp32 or 8 bits for 2 to 8 rows of x, on GPUs whose copy engine brings rows to shared memory (compute capability 9.0):
+/* head_rows of w in fp32 or 8 bits for 2 to 8 rows of x, on GPUs whose copy engine loads rows into shared memory (compute capability 9.0):
  * the sums of head_rows.cu's fma, to the bit.
  *
- * A warp has 4 rows of w at a time, in pieces along them, which it brings for itself to its ring of places, the first ones before the
- * launch in front has ended, where nothing of the program writes them. All rows of x stay in shared memory. */
+ * A warp has 4 rows of w at a time, in pieces along the rows, and loads them into a ring of slots of its own. If nothing in the program
+ * writes w, the first loads begin before the preceding launch has ended. All rows of x stay in shared memory. */
 #include "ops/products/head_stream.h"
 
 #include "ops/bulk.cuh"
 
 enum { GROUP = 4, ALONG = 4 * 32, WARPS = 8, PIECE = 2048, MOST_SLOTS = 3, LEAST_SLOTS = 2, PHASES_BYTES = WARPS * MOST_SLOTS * 8 };
 
-/* Of all warps' pieces, each of which are PIECE bytes of GROUP rows. */
+/* Bytes of one slot of all warps: PIECE bytes of each of GROUP rows. */
 enum { RING_BYTES = WARPS * GROUP * PIECE };
 
-/* A lane's 4 numbers of ALONG. */
+/* A lane's 4 of ALONG elements. */
 static __device__ __forceinline__ void four_at(uint32_t address, float (&out)[4])
 {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(out[0]), "=f"(out[1]), "=f"(out[2]), "=f"(out[3]) : "r"(address));
@@ -23,7 +23,7 @@ template <> __device__ __forceinline__ void                  numbers_at<float>(u
 {
     four_at(address, out);
 }
-/* A byte in the low bits of 2^23 is that number more; what is taken off makes it signed again. */
+/* A byte in the low bits of the float 2^23 adds its value to it. Subtracting 2^23 + 128 makes the byte signed again. */
 template <> __device__ __forceinline__ void numbers_at<int8_t>(uint32_t address, float (&out)[4])
 {
     uint32_t word;
@@ -33,7 +33,7 @@ template <> __device__ __forceinline__ void numbers_at<int8_t>(uint32_t address,
     for (int i = 0; i < 4; i++) out[i] = __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7540u + i)) - 8388736.0f;
 }
 
-/* Sums over the lanes, added up in pairs as warp_sum has it: afterwards v[0] is sum `lane / (32 / N)`. */
+/* Sums of each v[i] over the lanes, added up in pairs as in warp_sum: afterwards v[0] is sum number `lane / (32 / N)`. */
 template <int N> static __device__ __forceinline__ void sum_lanes(float (&v)[N])
 {
     int lane = threadIdx.x & 31, n = N;
@@ -57,11 +57,11 @@ template <int N> static __device__ __forceinline__ void sum_lanes(float (&v)[N])
 
 struct StreamJob {
     Head h;
-    int  pieces, slots; /* of a row; of a warp's ring */
+    int  pieces, slots; /* pieces of a row; slots of a warp's ring */
     bool w_constant;
 };
 
-/* A warp's pieces, one after another: of its groups of rows of w, and their places. */
+/* A position among a warp's pieces, group by group of its rows of w, and among its slots. */
 template <typename T> struct Pieces {
     int64_t v; /* the group's first row */
     int     piece, slot, parity;
@@ -71,7 +71,7 @@ template <typename T> struct Pieces {
         if (++slot == job.slots) slot = 0, parity ^= 1;
         if (++piece == job.pieces) piece = 0, v += stride;
     }
-    /* Begins to copy it; by one lane. */
+    /* Begins to copy this piece; by one lane. */
     __device__ __forceinline__ void bring(const StreamJob &job, uint32_t ring, uint64_t *full) const
     {
         int64_t row_bytes = job.h.dim * (int64_t)sizeof(T), at = (int64_t)piece * PIECE;
@@ -84,7 +84,7 @@ template <typename T> struct Pieces {
     }
 };
 
-/* Adds a piece's numbers times those of x. w, x: addresses of this lane's first ones. */
+/* Adds a piece's elements times x's. w, x: addresses of this lane's first elements. */
 template <typename T, int ROWS>
 static __device__ __forceinline__ void add(float (&sum)[GROUP * ROWS], uint32_t w, uint32_t x, uint32_t x_stride)
 {
@@ -141,7 +141,7 @@ template <typename T, int ROWS> static __global__ void __launch_bounds__(WARPS *
             } else {
                 for (int i = 0; k + i + 4 * lane < h.dim; i += ALONG) add<T, ROWS>(sum, w + i * (int)sizeof(T), of_x + i * 4, x_stride);
             }
-            __syncwarp(); /* all lanes have taken it */
+            __syncwarp(); /* all lanes have read this piece */
             now.next(job, stride);
             if (ahead.v < h.cols) {
                 if (lane == 0) ahead.bring(job, ring, full);

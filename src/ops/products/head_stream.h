@@ -1,9 +1,10 @@
-/* What kernels of head_rows (head_rows.cu) share, and those of head_stream.cu. */
+/* What the kernels of head_rows.cu and head_stream.cu share. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
 
-/* y (rows, cols) = scale * (x (rows, dim) w^T (vocab, dim)) + bias; columns behind vocab are zeros. x in the format that kernels read. */
+/* y (rows, cols) = scale * (x (rows, dim) w^T (vocab, dim)) + bias; columns from vocab on are 0. x is in the format that the kernels
+ * read. */
 struct Head {
     const void  *x, *w;
     const float *scale, *bias;
@@ -21,12 +22,12 @@ static __device__ __forceinline__ void head_store(const Head &h, int b, int64_t 
 }
 
 struct HeadLaunch {
-    int  processors, shared; /* bytes a block may have */
-    bool early, w_constant;  /* KernelArgs.early; nothing of the program writes w */
+    int  processors, shared; /* shared: bytes that a block may have */
+    bool early, w_constant;  /* KernelArgs.early; nothing in the program writes w */
 };
 
 enum { HEAD_STREAM_ROWS = 8 };
 
-/* shared: bytes a block may have */
+/* shared: bytes that a block may have */
 bool   head_stream_fits(int rows, int dim, DType w, int shared);
 Status head_stream_run(const Head *h, DType w, const HeadLaunch *how, cudaStream_t stream);

@@ -55,7 +55,7 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
     return OK;
 }
 
-/* Two products: of one x. */
+/* Runs the products; two of them have the same x. */
 static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, int count)
 {
     if (count == 2) return few_rows_bulk_pair(gemms, args->stream);
@@ -63,7 +63,7 @@ static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, in
     return OK;
 }
 
-/* The functions of the rows FEW_ROWS(op), which come before those of PRODUCT_ROWS(op): decoding. */
+/* Defines the functions of the table rows FEW_ROWS(op), for decoding; they come before PRODUCT_ROWS(op). */
 #define FEW_ROWS_KERNELS(op) \
     static bool op##_are_few(const Node *node, CudaDevice *) \
     { \
@@ -95,7 +95,7 @@ static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, in
         .dtypes = DT_SET_DECODE, .min_sm = 80, .run = op##_few, .name = "few rows", .match = op##_are_few \
     }
 
-/* The functions of the rows PRODUCT_ROWS(op), of an op whose products op##_products makes. */
+/* Defines the functions of the table rows PRODUCT_ROWS(op), for an op whose products op##_products describes. */
 #define PRODUCT_KERNELS(op) \
     static bool op##_match(const Node *node, CudaDevice *device) \
     { \

@@ -1,4 +1,4 @@
-/* linear_add: y[:, col:col+M] += alpha x w^T, in place: what LoRA adds to the output of a linear layer. */
+/* linear_add: y[:, col:col+M] += alpha x w^T, in place: adds LoRA's part to the output of a linear layer. */
 #include "ops/products/gemm.h"
 
 static const AttrDef linear_add_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), {0}};

@@ -1,4 +1,4 @@
-/* linear_pair: y = x w^T + bias and z = x u^T: what a layer and the adapters on it make of one input. Their sums are those of linear. */
+/* linear_pair: y = x w^T + bias and z = x u^T: a layer and its adapters on the same input. The sums are those of linear. */
 #include "ops/products/gemm.h"
 
 /* x (...,K), w (M,K), u (R,K), [bias (M)] -> y (...,M), z (...,R) of x's dtype. */

@@ -1,5 +1,5 @@
-/* What lora_add and lora_add_bwd share on CUDA beside their rows for products: where members lie for the kernels that serve all of
- * them at once. */
+/* What lora_add and lora_add_bwd share on CUDA besides PRODUCT_ROWS: the layout of members, for kernels that compute all members at
+ * once. */
 #pragma once
 
 #include "ops/products/linear.cuh"
@@ -11,7 +11,7 @@ typedef struct LoraLayout {
     int64_t tokens, y_stride, h_stride, b_rows; /* b_rows: of all members */
     float   alpha;
     int     members, r, num_slabs;
-    int     rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], first[LORA_MAX_MEMBERS] /* row of b */, slab[LORA_MAX_MEMBERS];
+    int     rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], first[LORA_MAX_MEMBERS] /* first row of b */, slab[LORA_MAX_MEMBERS];
 } LoraLayout;
 
 static inline LoraLayout lora_layout(const LoraAttrs *attrs, const TensorType *y, const TensorType *h, const TensorType *b, int slab_cols)

@@ -1,4 +1,4 @@
-/* What lora_add and lora_add_bwd share: their attributes and checks of them. */
+/* What lora_add and lora_add_bwd share: attributes, and their checks. */
 #pragma once
 
 #include "ops/products/gemm.h"
@@ -19,9 +19,9 @@
                                    LORA_ATTR(col, 2), \
                                    __VA_ARGS__{0}}
 
-/* Members with these rows and columns lie within y's columns, one after another; *out_rows: of all. */
+/* Checks that members with these rows and columns follow each other within y's columns; *out_rows: rows of all members. */
 NODISCARD Status lora_check_members(const int64_t rows[LORA_MAX_MEMBERS], const int64_t col[LORA_MAX_MEMBERS], int64_t y_cols,
                                     int64_t *out_rows);
 
-/* Inputs 0 to 2 are y or dy (...,Y), h (..., members r) and b (M,r), as the attributes have it. `y`: the first's name. */
+/* Checks inputs 0 to 2 against the attributes: y or dy (...,Y), h (..., members r) and b (M,r). y: the first input's name. */
 NODISCARD Status lora_infer(const Node *node, const char *y);

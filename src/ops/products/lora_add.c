@@ -1,5 +1,5 @@
-/* lora_add: y[:, columns of member m] += alpha h_m b_m^T, in place: what LoRA's adapters on one input add to the packed output
- * of their linear layers. h = x [a_0; a_1; ...]^T and b = [b_0; b_1; ...]; h_m is columns [m r, (m+1) r) of h. */
+/* lora_add: y[:, columns of member m] += alpha h_m b_m^T, in place: adds LoRA's adapters on one input to the packed output of their linear
+ * layers. h = x [a_0; a_1; ...]^T and b = [b_0; b_1; ...]; h_m is columns [m r, (m+1) r) of h. */
 #include "ops/products/lora.h"
 
 LORA_ATTRS(lora_add_attrs, );

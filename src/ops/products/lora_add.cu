@@ -1,24 +1,24 @@
 /* lora_add on CUDA.
  *
- * mma: bound by memory: y is read and written once, 16 bytes a thread. A warp has 64 columns of one member and 16 tokens at a
- * time, 32 columns after 32. Columns of a product's tile are permuted so that a thread's results of four tiles are eight
+ * mma: bound by memory: y is read and written once, 16 bytes a thread. A warp has 64 columns of one member and 16 tokens at a time, and
+ * computes 32 columns after the other 32. Columns of a product's tile are permuted so that a thread's results of four tiles are eight
  * neighbouring columns: tile j's column c stands for column (c / 2) * 8 + j * 2 + c % 2 of the 32.
  *
- * rows: while decoding few rows, or other shapes, by the kernels of lora_rows: rows have the bits that they have there. */
+ * rows: few rows while decoding, and other shapes, by the kernels of lora_rows and with their bits. */
 #include "ops/mma.cuh"
 #include "ops/products/lora.cuh"
 #include "ops/products/lora_rows.cuh"
 
 /* ---- mma ---- */
 
-enum { ADD_SLAB = 64, ADD_GROUP = 32, ADD_WARPS = 8, ADD_TOKENS = 32 /* of a block */, MOST_FEW = 64 };
+enum { ADD_SLAB = 64, ADD_GROUP = 32, ADD_WARPS = 8, ADD_TOKENS = 32 /* tokens of a block */, MOST_FEW = 64 };
 
 static __device__ __forceinline__ uint32_t load_pair(const bf16 *p)
 {
     return *reinterpret_cast<const uint32_t *>(p);
 }
 
-/* Right operands of 32 columns of b from row `col`: rows at `end` and after are zeros. */
+/* Right operands: 32 columns, which are rows of b from `col` on; rows at `end` and after are zeros. */
 template <int R> static __device__ __forceinline__ void load_up(uint32_t (&up)[(R + 15) / 16][4][2], const bf16 *b, int col, int end)
 {
     int lane = threadIdx.x & 31, c = lane >> 2, k = (lane & 3) * 2;
@@ -34,7 +34,7 @@ template <int R> static __device__ __forceinline__ void load_up(uint32_t (&up)[(
     }
 }
 
-/* Left operands: tokens t and t + 8 of this lane's quad; those at `end` and after are zeros. */
+/* Left operands: tokens t and t + 8 of this lane's quad; tokens at `end` and after are zeros. */
 template <int R>
 static __device__ __forceinline__ void load_down(uint32_t (&down)[(R + 15) / 16][4], const bf16 *h, int64_t stride, int64_t t, int64_t end)
 {

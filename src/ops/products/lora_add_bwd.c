@@ -1,12 +1,16 @@
-/* lora_add_bwd: with dy_m the columns of member m,  dh_m = alpha dy_m b_m,  db_m = alpha dy_m^T h_m: one op, so that one kernel
- * may make both from one read of dy. */
+/* lora_add_bwd: dy_m is the columns of member m.
+ *
+ *   dh_m = alpha dy_m b_m
+ *   db_m = alpha dy_m^T h_m
+ *
+ * One op, so that one kernel may compute both from one read of dy. */
 #include "ops/products/lora.h"
 #include "ops/products/lora_chunks.h"
 
 LORA_ATTRS(lora_add_bwd_attrs, ATTR_DTYPE(LoraAttrs, dw_dtype), );
 
-/* dy (...,Y), h (..., members r), b (M,r), [acc db (M,r)] -> dh of h's dims in dy's dtype, db too if not told
- * otherwise. */
+/* dy (...,Y), h (..., members r), b (M,r), [acc db (M,r)] -> dh of h's dims in dy's dtype; db in dy's dtype unless acc or an attribute
+ * names another. */
 static Status lora_add_bwd_infer(Node *node)
 {
     TRY(lora_infer(node, "dy"));
@@ -21,7 +25,7 @@ static OpCost lora_add_bwd_cost(const Node *node)
     Gemm     gemms[MAX_PRODUCTS];
     int      count = lora_add_bwd_products(node_args(node, &storage), gemms), members = lora_members(node->attrs);
     OpCost   cost = gemms_cost(gemms, count);
-    for (int i = members; i < count; i++) cost.bytes -= (double)(dtype_bytes(gemms[i].a.dtype, gemms[i].m * gemms[i].k)); /* dy was read */
+    for (int i = members; i < count; i++) cost.bytes -= (double)(dtype_bytes(gemms[i].a.dtype, gemms[i].m * gemms[i].k)); /* read once */
     return cost;
 }
 

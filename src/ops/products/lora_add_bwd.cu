@@ -1,11 +1,11 @@
 /* lora_add_bwd on CUDA.
  *
- * mma: reads dy once for both results. A block has one slab of 256 columns and a chunk of tokens, and goes through it in tiles of
- * 64 tokens x 128 columns, which cp.async brings three ahead. Of each tile
- *   dh (64 tokens x r) += dy b    four warps have 16 tokens and half of the columns, four the other half;
- *   db (128 columns x r) += dy^T h    a warp has 16 columns.
- * db stays in registers for the whole chunk. Partial sums (dh a slab, db a chunk) are fp32 in workspace and are added in order by
- * a second kernel. Cuts depend on shapes alone: deterministic, the same on every GPU. */
+ * mma: reads dy once for both results. A block has one slab of 256 columns and a chunk of tokens. It goes through them in tiles of 64
+ * tokens x 128 columns, which cp.async loads up to three ahead. For each tile
+ *   dh (64 tokens x r) += dy b    four warps have 16 tokens each and half of the columns, four the other half;
+ *   db (128 columns x r) += dy^T h    each warp has 16 columns.
+ * db stays in registers for the whole chunk. Partial sums (dh of a slab, db of a chunk) are fp32 in workspace; a second kernel adds them up
+ * in order. Cuts depend on shapes alone, so that results are deterministic and the same on every GPU. */
 #include "ops/mma.cuh"
 #include "ops/products/lora.cuh"
 #include "ops/products/lora_chunks.h"
@@ -22,7 +22,7 @@ enum {
     DY_STRIDE = COLS + 8,
     WARPS = 8,
     THREADS = WARPS * 32,
-    H_TILES = 3, /* in memory: of the tile at hand and of those being loaded */
+    H_TILES = 3, /* tiles of h in memory: the current one and those being loaded */
 };
 
 template <int R> struct Shared {
@@ -49,7 +49,7 @@ static __device__ __forceinline__ void copy_rows(bf16 *to, int to_stride, const 
     }
 }
 
-/* Sums of two tiles of columns of a product's right operand: rows of 16 bf16 in memory, read transposed. */
+/* c (16 x N) += a (16 x 16) times `right`, 16 rows of N bf16 in memory, read transposed; two tiles of columns at a time. */
 template <int N, int STRIDE>
 static __device__ __forceinline__ void multiply(float (&c)[N / 8][4], const uint32_t (&a)[4], const bf16 *right)
 {
@@ -64,7 +64,7 @@ static __device__ __forceinline__ void multiply(float (&c)[N / 8][4], const uint
     }
 }
 
-/* dh of 16 tokens: over 64 columns of a tile, where b begins at the tile's first column. */
+/* Adds to dh of 16 tokens the sum over 64 columns of a tile; b begins at the tile's first column. */
 template <int R>
 static __device__ __forceinline__ void add_dh(float (&dh)[Shared<R>::COLS_R / 8][4], const bf16 *dy, const bf16 *b, int token, int col)
 {
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void add_dh(float (&dh)[Shared<R>::COLS_R / 8]
     }
 }
 
-/* db of 16 columns: over the tile's 64 tokens. */
+/* Adds to db of 16 columns the sum over the tile's 64 tokens. */
 template <int R>
 static __device__ __forceinline__ void add_db(float (&db)[Shared<R>::COLS_R / 8][4], const bf16 *dy, const bf16 *h, int col)
 {
@@ -90,7 +90,7 @@ static __device__ __forceinline__ void add_db(float (&db)[Shared<R>::COLS_R / 8]
     }
 }
 
-/* A lane's pairs of a result (16 rows x r): rows below `end` to rows of R floats. */
+/* Stores a lane's pairs of a result (16 rows x r) in rows of R floats; only rows below `end`. */
 template <int R> static __device__ __forceinline__ void store_sums(float *to, const float (&c)[Shared<R>::COLS_R / 8][4], int64_t end)
 {
     int lane = threadIdx.x & 31;
@@ -104,7 +104,7 @@ template <int R> static __device__ __forceinline__ void store_sums(float *to, co
     }
 }
 
-/* The dh of the warps with the second half of the columns joins that of those with the first. */
+/* Adds the dh of the warps with the second half of the columns to the dh of the warps with the first half. */
 template <int R> static __device__ __forceinline__ void join_halves(float (&dh)[Shared<R>::COLS_R / 8][4], float *sum, bool second)
 {
     enum { COLS_R = Shared<R>::COLS_R };
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(THREADS) lora_bwd_mma(const bf16 *dy, c
     dy += first * TOKENS * l.y_stride + l.col[m] + col;
     h += first * TOKENS * l.h_stride + m * R;
     b += (int64_t)(l.first[m] + col) * R;
-    int64_t tokens = l.tokens - first * TOKENS; /* from the chunk's first on */
+    int64_t tokens = l.tokens - first * TOKENS; /* from the chunk's first token on */
 
     auto load = [&](int64_t i) {
         int64_t token = i / TILES * TOKENS;
@@ -181,7 +181,7 @@ static __device__ __forceinline__ void add_quad(float (&sum)[4], const float *fr
     sum[0] += q.x, sum[1] += q.y, sum[2] += q.z, sum[3] += q.w;
 }
 
-/* Four elements become, or grow by, alpha sum. */
+/* Stores alpha * sum in four elements, or adds it to them. */
 template <typename T> static __device__ __forceinline__ void store_quad(T *to, float alpha, const float (&sum)[4], bool accumulate)
 {
     float value[4];
@@ -193,7 +193,7 @@ template <typename T> static __device__ __forceinline__ void store_quad(T *to, f
         *reinterpret_cast<float4 *>(to) = make_float4(value[0], value[1], value[2], value[3]);
 }
 
-/* Four elements a thread: of dh (num_dh of them; 0: not wanted), then of db. Partial sums are added in order. */
+/* A thread makes four elements of dh (num_dh in all; 0: not wanted) or of db. Partial sums are added in order. */
 template <typename D>
 static __global__ void lora_bwd_combine(bf16 *dh, D *db, const float *dh_sums, const float *db_sums, int64_t num_dh, int64_t num_db,
                                         bool accumulate, const __grid_constant__ LoraLayout l, int64_t num_chunks)

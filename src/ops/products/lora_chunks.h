@@ -1,5 +1,5 @@
-/* How lora_add_bwd cuts its work on a GPU: by shapes alone, for the kernel and for plans. A slab is up to 256 columns of dy of one
- * member, a tile 64 tokens, a chunk some tiles. Partial sums in the workspace: dh of each slab, db of each chunk, fp32. */
+/* How lora_add_bwd cuts its work on a GPU, by shapes alone: the kernel and plans need it. A slab is up to 256 columns of dy of one member,
+ * a tile is 64 tokens, a chunk is some tiles. The workspace has partial sums in fp32: dh of each slab, db of each chunk. */
 #pragma once
 
 #include "device/device.h"
@@ -8,8 +8,8 @@
 enum {
     LORA_SLAB = 256,
     LORA_TILE_TOKENS = 64,
-    LORA_BLOCKS = 264,     /* aimed at: two for each of an H200's multiprocessors, one at rank 64 */
-    LORA_MOST_CHUNKS = 32, /* the second kernel goes through them one after another */
+    LORA_BLOCKS = 264,     /* blocks aimed at: two for each of an H200's multiprocessors, one at rank 64 */
+    LORA_MOST_CHUNKS = 32, /* most chunks: the second kernel goes through them one after another */
 };
 
 typedef struct LoraChunks {
@@ -27,7 +27,7 @@ static inline LoraChunks lora_chunks(int64_t tokens, int64_t num_slabs, int64_t 
     return c;
 }
 
-/* Whether ranks and alignments are those of the mma kernels: 16-byte packs of y, h and b lie within a member. */
+/* Whether the mma kernels serve these ranks and alignments: no 16-byte pack of y, h or b crosses a member's end. */
 static inline bool lora_mma_fits(const LoraAttrs *attrs, const TensorType *y, const TensorType *b)
 {
     int64_t r = type_cols(b);

@@ -1,7 +1,7 @@
-/* lora_rows: y[:, columns of member m] += scales[a] h_ma b_ma^T, in place, where each sequence says which adapter a is its own: what LoRA
- * adds to the packed output of linear layers while sequences of several adapters are decoded together. h holds x A^T of all members, and of
- * each those of all adapters, side by side; b their B one below the other; both have room for the largest rank. A row has the bits that
- * lora_add gives it of its adapter alone. */
+/* lora_rows: y[:, columns of member m] += scales[a] h_ma b_ma^T, in place, where a is the adapter of the row's sequence. It adds LoRA to
+ * the packed output of linear layers while sequences of several adapters are decoded together. h holds x A^T side by side: for each member
+ * those of all adapters. b holds the matrices B below each other, in the same order. Both have room for the largest rank. A row has the
+ * bits that lora_add gives it with its adapter alone. */
 #include "ops/products/lora_rows.h"
 
 #include "ops/products/gemm_few.h"
@@ -28,8 +28,8 @@ static Status check_ranks(const LoraRowsAttrs *attrs, int64_t most)
     return OK;
 }
 
-/* y (...,Y), h (..., members n r) of the same rows, b (n M,r), adapters i32 (B): of as many rows each -> y. One that isn't below n: none.
- */
+/* y (...,Y), h (..., members n r) of the same rows, b (n M,r), adapters i32 (B), one for each of B sequences with equally many rows -> y.
+ * An adapter outside [0, n): none. */
 static Status lora_rows_infer(Node *node)
 {
     const LoraRowsAttrs *attrs = node->attrs;
@@ -54,7 +54,8 @@ static Status lora_rows_infer(Node *node)
     return OK;
 }
 
-/* The product of `count` sequences from `first` on, which have adapter a, for member m, whose rows of b come after `before` of each. */
+/* The product for member m of `count` sequences from `first` on, which all have adapter a. before: rows of b of the members before m, for
+ * one adapter. */
 static Gemm product_of(const KernelArgs *args, int64_t first, int64_t count, int64_t a, int m, int64_t before)
 {
     const LoraRowsAttrs *attrs = args->attrs;
@@ -64,11 +65,11 @@ static Gemm product_of(const KernelArgs *args, int64_t first, int64_t count, int
     Gemm g = gemm_of(count * each, rows, (int64_t)attrs->ranks.values[i], gemm_operand(h, false, row * type_cols(&h->type) + i * r),
                      gemm_operand(b, true, (before * n + a * rows) * r), gemm_operand(y, false, row * type_cols(&y->type) + attrs->col[m]),
                      attrs->scales.values[i], true);
-    g.rows_alone = true; /* how many have one adapter side by side says nothing about their bits */
+    g.rows_alone = true; /* how many sequences side by side have one adapter doesn't change a row's bits */
     return g;
 }
 
-/* As if all had one adapter, of the most columns. */
+/* The largest product: if all sequences had one adapter of full rank, for the columns of all members. */
 static Gemm largest_product(const KernelArgs *args)
 {
     Gemm g = product_of(args, 0, args->in[LORA_ROWS_ADAPTERS].type.dim[0], 0, 0, 0);
@@ -77,7 +78,7 @@ static Gemm largest_product(const KernelArgs *args)
     return g;
 }
 
-/* b is read once for each adapter. */
+/* The b of each adapter is read once. */
 static OpCost lora_rows_cost(const Node *node)
 {
     NodeArgs          storage;
@@ -95,7 +96,7 @@ static size_t lora_rows_workspace(const Node *node, int num_workers)
     return gemm_has_pairs(&g) ? gemm_few_workspace(&g, num_workers) : gemm_workspace(&g, num_workers);
 }
 
-/* Calls run for each of the products: sequences side by side that have one adapter are one. */
+/* Calls run for each product; successive sequences with the same adapter share one. */
 static Status run_products(const KernelArgs *args, void (*run)(const KernelArgs *args, const Gemm *gemm))
 {
     const LoraRowsAttrs *attrs = args->attrs;
@@ -112,7 +113,7 @@ static Status run_products(const KernelArgs *args, void (*run)(const KernelArgs 
     return OK;
 }
 
-/* Not by tiles, however many rows: the largest product's scratch is enough for the others. */
+/* Never by tiles, however many rows: the largest product's scratch is thus enough for the others. */
 static void run_dots(const KernelArgs *args, const Gemm *gemm)
 {
     (gemm_has_pairs(gemm) ? gemm_run_few : gemm_run)(gemm, args->pool, args->workspace);

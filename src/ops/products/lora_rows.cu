@@ -1,9 +1,9 @@
-/* lora_rows on CUDA. Sums have the order that products of rows alone have: of bf16 and f16 one chain along k in steps of 16 (few_rows.cu),
- * of f32 one along k (the plain product).
+/* lora_rows on CUDA. Sums have the order that products with rows_alone have: in bf16 and f16 one chain along k in steps of 16
+ * (few_rows.cu), in f32 one chain along k (the plain product).
  *
- * mma: a warp has 32 columns of a member, of up to 16 rows that have one adapter. They are gathered from 64 rows side by side. Columns of a
- * product's tile are permuted so that a thread's results of four tiles are eight neighbouring columns: tile j's column c stands for column
- * (c / 2) * 8 + j * 2 + c % 2 of the 32. Of an adapter and of which rows have it nothing in front is waited for. */
+ * mma: a warp has 32 columns of a member and up to 16 rows with the same adapter, gathered from 64 successive rows. Columns of a product's
+ * tile are permuted so that a thread's results of four tiles are eight neighbouring columns: tile j's column c stands for column (c / 2) *
+ * 8 + j * 2 + c % 2 of the 32. If nothing in the program writes adapters and b, their loads don't wait for the preceding launch. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/products/lora_rows.cuh"
 
@@ -26,11 +26,11 @@ enum {
 struct Rows {
     void          *y;
     const void    *h, *b;
-    const int32_t *adapters; /* NULL: all have the first */
+    const int32_t *adapters; /* NULL: all rows have adapter 0 */
     DType          y_dtype, h_dtype, b_dtype;
-    bool           constant;                         /* nothing of the program writes adapters and b */
+    bool           constant;                         /* nothing in the program writes adapters and b */
     int64_t        each, tokens, y_stride, h_stride; /* each: tokens of a sequence */
-    int            r, count, members;                /* room for a rank; adapters */
+    int            r, count, members;                /* r: room for a rank; count: of adapters */
     int            rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], before[LORA_MAX_MEMBERS]; /* before: rows of the members before */
     float          scales[RANKS];
     int            ranks[RANKS];
@@ -41,7 +41,7 @@ struct Rows {
         return a >= 0 && a < count ? a : -1;
     }
 
-    /* Where the numbers of adapter a for member m begin. */
+    /* The index in h of adapter a for member m. */
     __device__ __forceinline__ int64_t h_at(int64_t token, int m, int a) const
     {
         return token * h_stride + (int64_t)(m * count + a) * r;
@@ -52,7 +52,7 @@ struct Rows {
         return ((int64_t)before[m] * count + (int64_t)a * rows[m] + col) * r;
     }
 
-    /* Rounded once, as lora_add does. */
+    /* Adds to y, rounded once, as lora_add does. */
     __device__ __forceinline__ void add(int64_t token, int m, int a, int at, float sum) const
     {
         int64_t i = token * y_stride + col[m] + at;
@@ -60,7 +60,7 @@ struct Rows {
     }
 };
 
-/* rows, col: of the members. ranks, scales: as of LoraRowsAttrs. */
+/* rows, col: of the members; count: of adapters. The caller sets ranks and scales. */
 static Rows rows_of(const KernelArgs *args, const int64_t *rows, const int64_t *col, int count)
 {
     const TensorView *y = &args->out[0], *h = &args->in[LORA_ROWS_H], *b = &args->in[LORA_ROWS_B];
@@ -104,7 +104,7 @@ static Rows rows_of_one(const KernelArgs *args)
 
 /* ---- mma ---- */
 
-/* Numbers k and k + 1 of a row that has `rank`; zeros behind it and where it isn't there. */
+/* Elements k and k + 1 of a row that has `rank` elements; zeros beyond them and unless `there`. */
 static __device__ __forceinline__ uint32_t load_pair(const uint16_t *row, int k, int rank, bool there)
 {
     if (!there || k >= rank) return 0;
@@ -112,11 +112,11 @@ static __device__ __forceinline__ uint32_t load_pair(const uint16_t *row, int k,
     return k + 1 < rank ? pair : pair & 0xFFFF;
 }
 
-/* Operands of PIECE numbers along k: 16 rows of h, SLAB rows of b. */
+/* Operands of PIECE elements along k: 16 rows of h, SLAB rows of b. */
 struct Piece {
     uint32_t down[STEPS][4], up[STEPS][TILES][2];
 
-    /* left: rows of b from there on that are the member's. */
+    /* left: rows of b from here on that belong to the member. */
     __device__ __forceinline__ void load_up(const uint16_t *b, int r, int k, int rank, int left)
     {
         int col = (threadIdx.x & 31) >> 2;
@@ -129,7 +129,7 @@ struct Piece {
         }
     }
 
-    /* h: of rows t and t + 8 of a lane's quad. */
+    /* h: rows t and t + 8 of a lane's quad. */
     __device__ __forceinline__ void load_down(const uint16_t *const (&h)[2], int k, int rank, const bool (&there)[2])
     {
         k += (threadIdx.x & 3) * 2;
@@ -139,7 +139,7 @@ struct Piece {
             for (int i = 0; i < 2 * STEPS; i++) down[i / 2][i % 2 * 2 + half] = load_pair(h[half], k + i * 8, rank, there[half]);
     }
 
-    /* left: of the rank, from this piece on. */
+    /* left: elements of the rank from this piece on. */
     template <typename T> __device__ __forceinline__ void add(float (&sum)[TILES][4], int left) const
     {
 #pragma unroll
@@ -150,8 +150,8 @@ struct Piece {
     }
 };
 
-/* Makes places the tokens of group `index` of the window that begins at `first`, -1 behind them: up to GROUP of one adapter. Groups go by
- * adapter, the lowest first. Returns that adapter; MOST: there are fewer groups. */
+/* Finds group `index` of the window that begins at `first`: up to GROUP tokens with one adapter. places: the tokens, counted from `first`,
+ * then -1. Groups are ordered by adapter, the lowest first. Returns the adapter, or MOST if there are fewer groups. */
 static __device__ __forceinline__ int find_group(const Rows &rows, int64_t first, int index, int *places)
 {
     int lane = threadIdx.x & 31, own[2], a = -1;
@@ -179,7 +179,7 @@ static __host__ __device__ __forceinline__ int slabs_of(const Rows &rows, int m)
     return (rows.rows[m] + SLAB - 1) / SLAB;
 }
 
-/* y of a lane: eight columns, of which `left` are the member's, of two tokens. EIGHTS: all are, and they lie at multiples of 16 bytes. */
+/* A lane's part of y: eight columns of two tokens. EIGHTS: all eight belong to the member, and are aligned to 16 bytes. */
 template <typename T, bool EIGHTS> struct Sums {
     uint4 old[2];
 
@@ -249,7 +249,7 @@ template <typename T, bool EIGHTS> static __global__ void __launch_bounds__(WARP
         if (there[half] && at < rows.rows[m]) sums.add(rows, token[half], m, a, at, half, sum);
 }
 
-/* Groups of a window at most: each adapter has its own, and one of them may be the last of any. */
+/* The most groups that a window may have: each adapter has groups of its own, and its last one may not be full. */
 static int most_groups(const Rows &rows)
 {
     int64_t tokens = rows.tokens < (int64_t)WINDOW ? rows.tokens : (int64_t)WINDOW,
@@ -275,7 +275,7 @@ template <typename T> static Status run_mma(const Rows &rows, bool early, cudaSt
 
 /* ---- plain ---- */
 
-/* A thread an element of y. */
+/* One thread for each element of y. */
 static __global__ void __launch_bounds__(THREADS) lora_rows_plain(const __grid_constant__ Rows rows, int cols)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < rows.tokens * cols; i += (int64_t)gridDim.x * THREADS) {
@@ -300,7 +300,7 @@ static Status run_plain(const Rows &rows, cudaStream_t stream)
 
 /* ---- which ---- */
 
-/* Pairs lie at even places, and blocks are counted in 16 bits. */
+/* mma needs pairs of elements at even places, and a number of blocks that fits in 16 bits. */
 static Status run(const Rows &rows, const KernelArgs *args)
 {
     cudaStream_t stream = cuda_stream(args);

@@ -1,4 +1,4 @@
-/* lora_add by the kernels of lora_rows (lora_rows.cu): of one adapter, which all rows have, with the same bits. */
+/* lora_add by the kernels of lora_rows (lora_rows.cu), with the same bits: all rows have one adapter. */
 #pragma once
 
 #include "device/cuda/kernel.h"

@@ -1,21 +1,21 @@
-/* A row's norm where a product reads it: each block makes it of the row, to the bit as rms_norm and add_rms_norm on CUDA make it
- * (ops/norms/rms_norm.cuh), which saves a launch. The row stays in shared memory. */
+/* A row's norm within the product that reads it: each block computes it, with the bits of rms_norm and add_rms_norm on CUDA
+ * (ops/norms/rms_norm.cuh). This saves a launch. The row stays in shared memory. */
 #pragma once
 
 #include "device/cuda/vec_f16.cuh"
 #include "ops/bulk.cuh"
 #include "ops/products/few_rows.h"
 
-enum { NORM_WARP = 256, NORM_WARPS = 32 /* of the norm's kernel: numbers of each, at most so many */ };
+enum { NORM_WARP = 256, NORM_WARPS = 32 /* of the norm's kernel: elements of a warp; warps, at most */ };
 
-/* Begins to bring the norm's weights, which nothing of the program writes. row: k numbers of shared memory, w behind them. */
+/* Begins to load the norm's k weights, which nothing in the program writes, to shared memory at address w. */
 template <typename T> static __device__ __forceinline__ void bring_norm(const RowsNorm &norm, int k, uint32_t w, int thread, int threads)
 {
     for (int c = thread * 8; c < k; c += threads * 8) copy_async_at(w + c * 2, (const T *)norm.w + c, true);
     copy_commit();
 }
 
-/* Numbers from c on of x, or of the sum as it is stored. */
+/* Elements from c on of x, or of x + residual, rounded as it is stored. */
 template <typename T> static __device__ __forceinline__ void load_summed(const RowsNorm &norm, int c, float (&v)[8])
 {
     float u[8];
@@ -27,9 +27,9 @@ template <typename T> static __device__ __forceinline__ void load_summed(const R
     if (norm.sum && blockIdx.x == 0) store_pack((T *)norm.sum + c, v);
 }
 
-/* The normed row, by `threads` threads, whole warps, all of which `meet` lets wait for one another; what bring_norm brings is there after
- * the first time. It is put(c, numbers), 8 from c on at a time. PACKS: of them that a thread asks for at a time. row: room for x as it is
- * summed; scratch: NORM_WARPS floats of shared memory. */
+/* Norms the row, by `threads` threads (whole warps), for which `meet` is a barrier. The loads of bring_norm have arrived after the first
+ * meet. put(c, v) receives the normed elements, 8 from c on at a time. PACKS: packs that a thread loads at a time. row: room for x, or for
+ * its sum with the residual; scratch: NORM_WARPS floats of shared memory. */
 template <typename T, int PACKS, typename F, typename P>
 static __device__ __forceinline__ void norm_row(const RowsNorm &norm, int k, T *row, const T *w, float *scratch, int thread, int threads,
                                                 F meet, P put)

@@ -1,24 +1,24 @@
-/* The norm of a product's rows on CUDA: what a product reads that makes it, and a launch that makes it elsewhere. */
+/* The norm of a product's rows on CUDA: the arguments for a product that computes it, and a launch of its own for other products. */
 #pragma once
 
 #include "ops/norms/rms_norm.cuh"
 #include "ops/products/few_rows.h"
 #include "ops/products/normed_rows.h"
 
-/* A launch that norms all rows, to the workspace. norm: the op's input */
+/* Launches the norm of all rows, into the workspace. norm: index of the op's input */
 static Status launch_norm(const KernelArgs *args, int norm, double eps, double offset)
 {
     RowsNormed   normed = rows_normed(args, norm);
     RmsNormAttrs attrs = {eps, offset, 0, 0};
     KernelArgs   made = *args;
-    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes */
+    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes are wanted */
     made.in = in, made.out = out, made.attrs = &attrs;
-    in[norm] = args->in[norm]; /* where args->constant speaks of it */
+    in[norm] = args->in[norm]; /* at this index, which args->constant refers to */
     if (!rows_is_sum(args, norm)) return run_rms_norm<false>(&made, &normed.x, &none, &in[norm], &none, &normed.y, NULL, 0, 0);
     return run_rms_norm<true>(&made, &normed.x, &args->in[norm + 1], &in[norm], &normed.sum, &normed.y, NULL, 0, 0);
 }
 
-/* false: it needs a launch of its own. */
+/* Fills *out for a product that computes the norm itself. false: the norm needs a launch of its own. */
 static bool norm_in_product(const KernelArgs *args, int norm, const Gemm *g, double eps, double offset, RowsNorm *out)
 {
     const TensorView *x = &args->in[0], *w = &args->in[norm];

@@ -1,5 +1,5 @@
-/* What products of few rows make besides, on CPU and CUDA: they may read the norm of their rows x, with the sum that these are of, and join
- * gate and up. Input `norm` of such an op is the norm's weights, the input behind it the residual; output 1 is the sum. */
+/* What is fused into products of few rows, on CPU and CUDA: they may read the norm of their rows x, or of x + residual, and combine gate
+ * and up. Input `norm` of such an op is the norm's weights, the input after it the residual; output 1 is x + residual. */
 #pragma once
 
 #include "ops/products/products.h"
@@ -16,16 +16,16 @@ static inline bool rows_is_sum(const KernelArgs *args, int norm)
     return args->num_in > norm + 1 && view_wanted(&args->in[norm + 1]);
 }
 
-/* Bytes of the normed rows, and of those before the norm where the sum may have no other place; each begins at a multiple of 64. */
+/* Bytes of the normed rows and, if there is a residual, of x + residual, as output 1 may be absent. Each begins at a multiple of 64. */
 static inline size_t rows_normed_bytes(const KernelArgs *args, int norm)
 {
     size_t bytes = ((size_t)type_bytes(&args->in[0].type) + 63) / 64 * 64;
     return !rows_is_normed(args, norm) ? 0 : rows_is_sum(args, norm) ? 2 * bytes : bytes;
 }
 
-/* What is normed, what it becomes, and the sum, in a workspace of rows_normed_bytes. */
+/* Rows before the norm and after it, and x + residual; in a workspace of rows_normed_bytes. */
 typedef struct RowsNormed {
-    TensorView x, y, sum; /* sum: of x and the residual */
+    TensorView x, y, sum; /* sum: x + residual */
 } RowsNormed;
 
 static inline RowsNormed rows_normed(const KernelArgs *args, int norm)
@@ -41,7 +41,8 @@ static inline RowsNormed rows_normed(const KernelArgs *args, int norm)
 /* x (...,K), [norm (K)], [residual (...,K)] -> [s (...,K), with a residual] */
 NODISCARD Status rows_infer_norm(Node *node, int norm);
 
-/* On the CPU. The normed rows, at the beginning of the workspace; and y of packed gate and up, as wide as both. */
+/* On the CPU. rows_make_norm writes the normed rows to the beginning of the workspace. rows_gate makes y of gate and up, which are packed
+ * in rows twice as wide. */
 NODISCARD Status rows_make_norm(const KernelArgs *args, int norm, double eps, double offset);
 void             rows_gate(const TensorView *y, const void *packed, bool gelu);
 #endif

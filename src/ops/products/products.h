@@ -1,5 +1,5 @@
-/* The matrix products that ops are, for CPU and CUDA alike. A maker reads a launch's views; of a node (node_args) it reads the
- * types, and data are NULL. It returns how many products there are: at most MAX_PRODUCTS. */
+/* The matrix products that ops consist of, for CPU and CUDA alike. A function op##_products reads a launch's views; of a node (node_args)
+ * it reads only the types, and data are NULL. It returns the number of products: at most MAX_PRODUCTS. */
 #pragma once
 
 #include "device/gemm.h"
@@ -19,7 +19,7 @@ static inline bool is_constant(const KernelArgs *args, const GemmOperand *operan
     return false;
 }
 
-/* The products of a launch, with what it says of all of them; returns their number. */
+/* Sets in each product what the launch says of all of them; returns their number. */
 static inline int products_note(const KernelArgs *args, Gemm *gemms, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -42,7 +42,7 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
-/* y = x w^T + bias, z = x u^T: the wanted ones */
+/* y = x w^T + bias, z = x u^T: those that are wanted */
 enum { PAIR_X, PAIR_W, PAIR_U, PAIR_BIAS };
 static inline int linear_pair_products(const KernelArgs *args, Gemm *out)
 {
@@ -62,7 +62,7 @@ static inline int linear_pair_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* y = x w^T + bias, of w by codes. int8_linear: y = scale * (x codes^T) + bias */
+/* y = x w^T + bias, of w in codes. int8_linear: y = scale * (x codes^T) + bias */
 enum { CODED_X, CODED_W, CODED_SCALE, CODED_BIAS };
 static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
 {
@@ -77,7 +77,7 @@ static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
-/* The same of e4m3 with scales of tiles, numbers of w rounded to x's dtype. */
+/* The same of e4m3 codes with scales of tiles; elements of w are rounded to x's dtype. */
 static inline int fp8_tiles_linear_products(const KernelArgs *args, Gemm *out)
 {
     int count = int8_linear_products(args, out);
@@ -87,7 +87,7 @@ static inline int fp8_tiles_linear_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* y = alpha a b^T + bias, of codes with a scale each, the inverse of which lies first */
+/* y = alpha a b^T + bias, of codes with one scale for each operand, stored after its inverse */
 enum { SCALED_A, SCALED_B, SCALED_A_SCALE, SCALED_B_SCALE, SCALED_BIAS, SCALED_ACC };
 static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
 {
@@ -104,7 +104,7 @@ static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
-/* The same of codes with scales of blocks: of a those of 1 x 128, of b those of 128 x 128. */
+/* The same of codes with scales of blocks: 1 x 128 of a, 128 x 128 of b. */
 static inline int block_linear_products(const KernelArgs *args, Gemm *out)
 {
     const TensorView *a_scale = &args->in[SCALED_A_SCALE], *b_scale = &args->in[SCALED_B_SCALE];
@@ -116,7 +116,7 @@ static inline int block_linear_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* y = alpha a b^T + bias, of e2m1 codes with scales of blocks in tiles and one of the whole */
+/* y = alpha a b^T + bias, of e2m1 codes with scales of blocks in tiles and a factor for the whole tensor */
 enum { FP4_A, FP4_B, FP4_A_SCALE, FP4_B_SCALE, FP4_A_GLOBAL, FP4_B_GLOBAL, FP4_BIAS, FP4_ACC };
 static inline int fp4_linear_products(const KernelArgs *args, Gemm *out)
 {
@@ -172,7 +172,7 @@ static inline int lora_products(LoraProduct product, const LoraAttrs *attrs, con
                                 bool accumulate, Gemm *out)
 {
     int     members = lora_members(attrs);
-    int64_t tokens = type_rows(&y->type), r = type_cols(&b->type), first = 0; /* row of b */
+    int64_t tokens = type_rows(&y->type), r = type_cols(&b->type), first = 0; /* first: row of b */
     for (int m = 0; m < members; m++) {
         int64_t     rows = attrs->rows[m];
         GemmOperand y_m = gemm_operand(y, product == LORA_DB, attrs->col[m]), h_m = gemm_operand(h, false, m * r),
@@ -190,7 +190,7 @@ static inline int lora_add_products(const KernelArgs *args, Gemm *out)
     return lora_products(LORA_ADD, (const LoraAttrs *)args->attrs, &args->out[0], &args->in[1], &args->in[2], true, out);
 }
 
-/* The wanted ones, those of dh first. */
+/* The wanted products, those of dh first. */
 static inline int lora_add_bwd_products(const KernelArgs *args, Gemm *out)
 {
     const LoraAttrs  *attrs = (const LoraAttrs *)args->attrs;
@@ -200,7 +200,7 @@ static inline int lora_add_bwd_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* The output head's three, of `rows` rows of x from `row` on; logits (rows, V). */
+/* The output head's three products, for `rows` rows of x from `row` on; logits (rows, V). */
 static inline Gemm head_logits_product(const TensorView *x, const TensorView *w, int64_t row, int64_t rows, const TensorView *logits)
 {
     int64_t channels = type_cols(&x->type), vocab = w->type.dim[0];

@@ -1,9 +1,9 @@
-/* rows_linear: what decoding's linear layers are made of. y = x w^T + bias of few rows, as linear; or with `gated` what swiglu makes of
- * that, of packed gate and up. Sums are rounded to y's dtype before they are gated, as linear stores them. With `norm` it is the product of
- * x's norm, or with `residual` of s = x + residual's, as rms_norm and add_rms_norm make it.
+/* rows_linear: decoding's linear layers. y = x w^T + bias of few rows, as in linear; with `gated` the product is packed gate and up,
+ * rounded to y's dtype as linear stores it, and y is what swiglu makes of it. With `norm` the product reads the norm of x, or with
+ * `residual` the norm of s = x + residual, as rms_norm and add_rms_norm compute it.
  *
- * With `parts` each sum is as many sums of equal parts of k, added up as (0 + 1) + (2 + 3), which a GPU
- * makes beside each other; the CPU makes each sum whole. */
+ * With `parts` a GPU cuts each sum into this many sums over equal parts of k, computes them side by side, and adds them up as (0 + 1) + (2
+ * + 3). The CPU computes each sum whole. */
 #include "ops/products/rows_linear.h"
 
 #include "ops/products/gemm.h"
@@ -39,7 +39,7 @@ static OpCost rows_linear_cost(const Node *node)
     Gemm     g;
     rows_linear_products(node_args(node, &storage), &g);
     OpCost cost = gemms_cost(&g, 1);
-    if (((const RowsLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* half of the product */
+    if (((const RowsLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* y is half of the product */
     return cost;
 }
 
@@ -59,7 +59,7 @@ static size_t gated_bytes(const KernelArgs *args)
     return ((const RowsLinearAttrs *)args->attrs)->gated ? (size_t)dtype_bytes(y->dtype, 2 * type_numel(y)) : 0;
 }
 
-/* The normed rows, then gate and up, then what the product wants. */
+/* Bytes of the normed rows, then of packed gate and up, then of the product's workspace. */
 static size_t rows_linear_workspace(const Node *node, int num_workers)
 {
     NodeArgs          storage;
@@ -67,7 +67,7 @@ static size_t rows_linear_workspace(const Node *node, int num_workers)
     return rows_normed_bytes(args, ROWS_NORM) + (gated_bytes(args) + 63) / 64 * 64 + product_bytes(node, num_workers);
 }
 
-/* Where the norm has a launch of its own. */
+/* Bytes of the normed rows, if the norm has a launch of its own. */
 static size_t rows_linear_gpu_workspace(const Node *node, int sm)
 {
     NodeArgs storage;

@@ -1,11 +1,11 @@
-/* rows_linear on CUDA: in bf16 and f16 by few_rows_bulk.cu, with the bits of rms_norm, linear and swiglu where sums are whole; anything
- * else an element a thread. The norm of one row is made where the product reads it, that of others in a launch of its own. */
+/* rows_linear on CUDA: bf16 and f16 by few_rows_bulk.cu, with the bits of rms_norm, linear and swiglu if sums are whole; anything else an
+ * element a thread. The norm of a single row is computed in the product, that of more rows in a launch of its own. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gated.cuh"
 #include "ops/products/normed_rows.cuh"
 #include "ops/products/rows_linear.h"
 
-enum { THREADS = 256, AT_ONCE = 64 /* rows */ };
+enum { THREADS = 256, AT_ONCE = 64 /* rows of a product */ };
 
 static RowsFusion fusion_of(const KernelArgs *args)
 {
@@ -16,7 +16,7 @@ static RowsFusion fusion_of(const KernelArgs *args)
     return fusion;
 }
 
-/* Of y, with all rows of w. */
+/* The product into y, with all rows of w. */
 static Gemm product_of(const KernelArgs *args)
 {
     Gemm g;
@@ -27,7 +27,7 @@ static Gemm product_of(const KernelArgs *args)
     return g;
 }
 
-/* Rows from `row` on. */
+/* At most AT_ONCE rows of the product from `row` on. */
 static Gemm some_rows(const Gemm *g, int64_t row)
 {
     Gemm some = *g;
@@ -71,7 +71,7 @@ static Status rows_linear_bulk(const KernelArgs *args)
     return OK;
 }
 
-/* The sum of row `row` of x and row `col` of w, rounded to y's dtype. */
+/* Row `row` of x times row `col` of w, rounded to y's dtype. */
 static __device__ float sum_at(const TensorView &x, const TensorView &w, const TensorView &bias, int dtype, int64_t k, int64_t row,
                                int64_t col, const RowsFusion &fusion)
 {

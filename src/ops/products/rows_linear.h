@@ -4,11 +4,11 @@
 #include "ops/products/normed_rows.h"
 
 enum { ROWS_X, ROWS_W, ROWS_BIAS, ROWS_NORM, ROWS_RESIDUAL };
-enum { ROWS_WHOLE = 64, ROWS_MOST_PARTS = 4 }; /* numbers along k that parts are made of */
+enum { ROWS_WHOLE = 64, ROWS_MOST_PARTS = 4 }; /* ROWS_WHOLE: each part along k is a multiple of it */
 
 typedef struct RowsLinearAttrs {
-    int64_t parts; /* of each sum, along k: 1, 2 or 4 of equal size */
-    bool    gated; /* y = silu(gate) up, of packed gate and up; as swiglu */
+    int64_t parts; /* parts of each sum along k: 1, 2 or 4, of equal size */
+    bool    gated; /* y = silu(gate) * up, of packed gate and up, as in swiglu */
     bool    gelu;  /* gelu by tanh in place of silu */
     double  eps;   /* of the norm */
     double  offset;
@@ -19,7 +19,7 @@ static inline bool rows_parts_fit(int64_t k, int64_t parts)
     return parts == 1 || ((parts == 2 || parts == ROWS_MOST_PARTS) && k % (parts * ROWS_WHOLE) == 0);
 }
 
-/* The product with all rows of w. c: y, or a matrix as wide as w has rows where y is gated. */
+/* The product with all rows of w. c: y; if gated, a matrix with as many columns as w has rows. */
 static inline int rows_linear_products(const KernelArgs *args, Gemm *out)
 {
     int count = linear_products(args, out);

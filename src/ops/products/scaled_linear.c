@@ -1,8 +1,8 @@
-/* scaled_linear: y = alpha a b^T / (a's scale * b's scale) + bias over the last dim, of operands in FP8. block_linear: the same where
- * blocks of the operands have scales, which numbers are multiplied by.
+/* scaled_linear: y = alpha a b^T / (a's scale * b's scale) + bias over the last dim, of operands in FP8. block_linear: the same with scales
+ * of blocks, by which elements are multiplied.
  *
- * All three products of a linear layer have this form, with both operands stored along the dim that is summed over, which is the
- * only way that GPUs up to sm_90 multiply FP8: y = x w^T; dx = dy (w^T)^T; dw = dy^T (x^T)^T. */
+ * All three products of a linear layer have this form: y = x w^T; dx = dy (w^T)^T; dw = dy^T (x^T)^T. Both operands are stored along the
+ * dim that is summed over: GPUs up to sm_90 multiply FP8 in no other layout. */
 #include "ops/lowbit/fp8.h"
 #include "ops/lowbit/fp8_tiles.h"
 #include "ops/products/gemm.h"
@@ -70,7 +70,7 @@ const OpDef op_scaled_linear = {
                "e4m3[2,20,64], e4m3[48,64], [4], [4], bf16[48] {dtype=bf16, fast=true} tolerance=0.005\n"
                "e5m2[48,320], e4m3[80,320], [4], [4] tolerance=0.005\n"
                "e4m3[7,64], e4m3[48,64], [4], [4] {dtype=bf16} tolerance=0.005\n",
-    /* y, dx and dw */
+    /* shapes of y, dx and dw */
     .large = "e4m3[2,1024,1024], e4m3[3072,1024], [4], [4] {dtype=bf16, fast=true} tolerance=0.005\n"
              "e5m2[2,1024,3072], e4m3[1024,3072], [4], [4] {dtype=bf16} tolerance=0.005\n"
              "e5m2[3072,2048], e4m3[1024,2048], [4], [4] tolerance=0.005\n",
@@ -97,7 +97,7 @@ const OpDef op_block_linear = {
                "e4m3[20,1100], e4m3[18,1100], [9,20], [1,12] {alpha=0.5}\n"
                "e4m3[2,20,128], e4m3[144,128], [1,40], [2,4], bf16[144] {dtype=bf16} tolerance=0.005\n"
                "e4m3[48,272], e4m3[80,272], [3,48], [1,4] tolerance=0.005\n",
-    /* y and dx */
+    /* shapes of y and dx */
     .large = "e4m3[2,1024,1024], e4m3[3072,1024], [8,2048], [24,8] {dtype=bf16} tolerance=0.005\n"
              "e4m3[2,1024,3072], e4m3[1024,3072], [24,2048], [8,24] {dtype=bf16} tolerance=0.005\n",
 };

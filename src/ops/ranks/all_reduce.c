@@ -1,4 +1,4 @@
-/* all_reduce: the sum or the maximum of x over all ranks, on each, in x's memory. */
+/* all_reduce: sum or maximum of x over all ranks. Every rank gets the result, in x's memory. */
 #include "ops/ranks/collective.h"
 
 static const AttrDef all_reduce_attrs[] = {ATTR_INT(AllReduceAttrs, ranks, 1), ATTR_BOOL(AllReduceAttrs, max, false), {0}};
@@ -17,7 +17,7 @@ static OpCost all_reduce_cost(const Node *node)
 {
     const AllReduceAttrs *attrs = node->attrs;
     const TensorType     *x = &node->in[0]->type;
-    return cost_collective(node, (double)type_numel(x), attrs->ranks, 2 * (double)type_bytes(x)); /* scattered, then gathered */
+    return cost_collective(node, (double)type_numel(x), attrs->ranks, 2 * (double)type_bytes(x)); /* as a reduce_scatter and a gather */
 }
 
 static size_t all_reduce_gpu_workspace(const Node *node, int sm)

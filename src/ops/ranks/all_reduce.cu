@@ -1,12 +1,12 @@
-/* all_reduce on CUDA, of the few numbers that ranks agree on (loss, norm, scales): all ranks' values are gathered, and each rank adds
- * them up in the order of ranks, in fp32, rounded once. So the bits are those of the CPU, the same on all ranks, whatever the links. */
+/* all_reduce on CUDA, for the few numbers that ranks agree on (loss, norm, scales): gathers the values of all ranks, then each rank adds
+ * them in the order of ranks, in fp32, and rounds once. So the bits are the CPU's and the same on all ranks, whatever the links. */
 #include "device/cuda/ranks.h"
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 
 enum { THREADS = 256 };
 
-/* all: (ranks, count) -> x (count). A maximum with a NaN among its numbers is NaN. */
+/* all: (ranks, count) -> x (count). A maximum over numbers that include a NaN is NaN. */
 template <typename T> static __global__ void reduce_ranks(T *x, const T *all, int64_t count, int64_t ranks, bool max)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {

@@ -1,10 +1,10 @@
-/* all_to_all: x is one part for each rank; each rank gets its part of every rank's x, in the order of ranks. Where the parts of x are this
- * rank's shares of as many matrices as there are ranks, the result is the whole of one of them; a second all_to_all makes shares again. */
+/* all_to_all: x has one part for each rank; each rank gets its part of every rank's x, in the order of ranks. Say x holds this rank's
+ * shares of several matrices, one for each rank. Then the result is one whole matrix, and another all_to_all turns it into shares again. */
 #include "ops/ranks/collective.h"
 
 static const AttrDef all_to_all_attrs[] = {ATTR_INT(RanksAttrs, ranks, 1), {0}};
 
-/* x (ranks n) -> (ranks n). */
+/* x (ranks * n) -> y (ranks * n). */
 static Status all_to_all_infer(Node *node)
 {
     const RanksAttrs *attrs = node->attrs;
@@ -23,7 +23,7 @@ static OpCost all_to_all_cost(const Node *node)
     return cost_collective(node, 0, attrs->ranks, (double)type_bytes(&node->out[0]->type));
 }
 
-/* What this rank gathers of parts that are another's. */
+/* Room for parts that this rank has to gather but doesn't keep. */
 static size_t all_to_all_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;

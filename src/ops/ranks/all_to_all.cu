@@ -1,8 +1,8 @@
 /* all_to_all on CUDA.
  *
- * copies: each rank copies its parts of the others' memory.
- * nccl: all ranks gather the parts of one rank after the other, which that rank alone keeps. More crosses than has to, over connections
- * that are there: NCCL would make others, with buffers of their own, to send from rank to rank. */
+ * copies: each rank copies its parts from the others' memory.
+ * nccl: for each rank in turn, all ranks gather its parts, but only that rank keeps them. This moves more bytes than needed, but uses
+ * existing connections: to send from rank to rank NCCL would make new ones, with buffers of their own. */
 #include "device/cuda/peer.h"
 #include "device/cuda/ranks.h"
 #include "ops/attrs.h"

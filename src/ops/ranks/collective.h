@@ -1,4 +1,4 @@
-/* What ops share that all ranks run together, each in a program of its own. */
+/* Shared by collective ops, which all ranks run together, each in its own program. */
 #pragma once
 
 #include "comm/comm.h"
@@ -11,8 +11,8 @@ NODISCARD static inline Status infer_ranks(int64_t ranks)
     return OK;
 }
 
-/* Of `whole_bytes` that are divided among the ranks, each sends all but one part, and receives as much: in a ring, or to each other rank
- * directly. */
+/* Cost of an op that divides `whole_bytes` among the ranks: each rank sends all parts but one, and receives as much, in a ring or
+ * directly to each other rank. */
 static inline OpCost cost_collective(const Node *node, double flops, int64_t ranks, double whole_bytes)
 {
     OpCost cost = cost_streaming(node, flops);
@@ -20,7 +20,7 @@ static inline OpCost cost_collective(const Node *node, double flops, int64_t ran
     return cost;
 }
 
-/* The device speaks for one of as many ranks as the program was made for. */
+/* Fails unless the ranks of the device are as many as the program was made for. */
 NODISCARD static inline Status check_ranks(const KernelArgs *args, int64_t ranks)
 {
     FAIL_IF(comm_size(args->comm) != ranks, ERR_INTERNAL, "a program for %lld ranks on a device of %d", (long long)ranks,

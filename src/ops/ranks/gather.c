@@ -1,9 +1,9 @@
-/* gather: all ranks' shares one after the other, in the order of ranks, of any dtype: on each rank. */
+/* gather: concatenates the shares of all ranks, in the order of ranks, for any dtype. Every rank gets the result. */
 #include "ops/ranks/collective.h"
 
 static const AttrDef gather_attrs[] = {ATTR_INT(RanksAttrs, ranks, 1), {0}};
 
-/* share (n) -> whole (ranks n). */
+/* share (n) -> whole (ranks * n). */
 static Status gather_infer(Node *node)
 {
     const RanksAttrs *attrs = node->attrs;

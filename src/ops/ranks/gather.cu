@@ -1,4 +1,4 @@
-/* gather on CUDA: copies of the other ranks' shares, or NCCL's, of bytes; a copy where there is one rank. */
+/* gather on CUDA: copies from the other ranks' memory, or NCCL's all-gather of bytes; with one rank a plain copy. */
 #include "device/cuda/ranks.h"
 #include "ops/attrs.h"
 

@@ -1,5 +1,5 @@
-/* gather_cols: all ranks' shares beside one another, in the order of ranks, of any dtype: on each rank. They may be a part of the columns;
- * another gather_cols brings the others. */
+/* gather_cols: puts the shares of all ranks side by side as columns, in the order of ranks, for any dtype. Every rank gets the result.
+ * The shares may fill just a part of the columns; another gather_cols fills the rest. */
 #include "ops/ranks/collective.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ static OpCost gather_cols_cost(const Node *node)
     return cost;
 }
 
-/* The shares one after the other. */
+/* Room for the shares of all ranks, gathered one after another. */
 static size_t gather_cols_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;

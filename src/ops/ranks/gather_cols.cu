@@ -1,12 +1,12 @@
 /* gather_cols on CUDA.
  *
- * copies: each rank copies the others' shares to where they belong.
- * nccl: the shares arrive one after the other, and are copied from there. */
+ * copies: each rank copies the others' shares straight to their columns.
+ * nccl: the shares are gathered one after another, then copied to their columns. */
 #include "device/cuda/peer.h"
 #include "device/cuda/ranks.h"
 #include "ops/attrs.h"
 
-/* A rank's share to its columns. */
+/* Copies a rank's share to its columns. */
 static Status put_share(const KernelArgs *args, int rank, const void *share)
 {
     const TensorType *type = &args->in[0].type;

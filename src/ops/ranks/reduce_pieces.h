@@ -1,9 +1,10 @@
-/* reduce_scatter by copies: the other ranks' parts of a share cross in pieces, so that they take little memory however large it is. */
+/* reduce_scatter by copies: the other ranks' parts of a share are copied in pieces, so that they need little memory however large the
+ * share is. */
 #pragma once
 
 #include "ir/op.h"
 
-/* Elements of a share of `numel` that cross at a time from each of the others. */
+/* Elements copied at a time from each other rank, for a share of `numel`. */
 static inline int64_t reduce_piece_numel(DType dtype, int64_t numel, int64_t ranks)
 {
     const int64_t most_bytes = 32 << 20, multiple = 128;
@@ -11,7 +12,7 @@ static inline int64_t reduce_piece_numel(DType dtype, int64_t numel, int64_t ran
     return numel < most ? numel : most;
 }
 
-/* From one rank's piece to the next in memory. */
+/* Bytes in memory from one rank's piece to the next. */
 static inline size_t reduce_piece_bytes(DType dtype, int64_t numel, int64_t ranks)
 {
     return ((size_t)dtype_bytes(dtype, reduce_piece_numel(dtype, numel, ranks)) + 255) / 256 * 256;

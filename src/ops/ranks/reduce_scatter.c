@@ -1,10 +1,10 @@
-/* reduce_scatter: the sum over all ranks of x, of which each keeps its share. */
+/* reduce_scatter: sums x over all ranks; each rank keeps its share of the sum. */
 #include "ops/ranks/collective.h"
 #include "ops/ranks/reduce_pieces.h"
 
 static const AttrDef reduce_scatter_attrs[] = {ATTR_INT(RanksAttrs, ranks, 1), {0}};
 
-/* x (...) of ranks n elements, [acc (n)] -> (n). */
+/* x (...) of ranks * n elements, [acc (n)] -> (n). */
 static Status reduce_scatter_infer(Node *node)
 {
     const RanksAttrs *attrs = node->attrs;
@@ -26,14 +26,14 @@ static OpCost reduce_scatter_cost(const Node *node)
     return cost_collective(node, (double)type_numel(x), attrs->ranks, (double)type_bytes(x));
 }
 
-/* What is added to acc. */
+/* Room for the sum before it is added to acc. */
 static size_t reduce_scatter_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
     return node->in[1] ? (size_t)type_bytes(&node->out[0]->type) : 0;
 }
 
-/* Of the larger of a GPU's kernels: which one runs follows from the machine. */
+/* The larger workspace of the two GPU kernels: the machine decides which one runs. */
 static size_t reduce_scatter_gpu_workspace(const Node *node, int sm)
 {
     (void)sm;

@@ -1,8 +1,8 @@
 /* reduce_scatter on CUDA.
  *
- * copies: the other ranks' parts of the share are copied to workspace, piece by piece, and added up in the order of ranks, in fp32, rounded
- * once: the bits are those of the CPU.
- * nccl: NCCL's sum; where it is added to what is there, NCCL writes to workspace first. */
+ * copies: copies the other ranks' parts of the share to workspace, piece by piece, adds them in the order of ranks in fp32, and rounds
+ * once: the bits are the CPU's.
+ * nccl: NCCL's sum; to accumulate, NCCL writes to workspace first. */
 #include "device/cuda/nccl.h"
 #include "device/cuda/peer.h"
 #include "device/cuda/ranks.h"
@@ -12,7 +12,7 @@
 
 enum { THREADS = 256, EACH = 8 };
 
-/* out += x, both (count). Memory: each read, out written. */
+/* out += x, both (count). Memory traffic: both read, out written. */
 template <typename T> static __global__ void add_to(T *out, const T *x, int64_t count)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS)
@@ -23,8 +23,9 @@ typedef struct Parts {
     const void *of[CUDA_MOST_PEERS]; /* by rank */
 } Parts;
 
-/* The sum of `ranks` parts of (count), in the order of ranks, to out or, rounded, added to it. wide: all are 16-byte aligned. Memory: each
- * part read, out written, and read where it is added to. parts is indexed where it lies: a copy would be in local memory. */
+/* Sums `ranks` parts of (count), in the order of ranks. Stores the sum in out or, with `adds`, rounds it and adds it to out. wide: all
+ * pointers are 16-byte aligned. Memory traffic: each part read, out written (with `adds` also read). `parts` is a __grid_constant__, so
+ * that indexing it needs no copy in local memory. */
 template <typename T>
 static __global__ void sum_parts(T *out, const __grid_constant__ Parts parts, int ranks, int64_t count, bool adds, bool wide)
 {
@@ -47,7 +48,7 @@ static __global__ void sum_parts(T *out, const __grid_constant__ Parts parts, in
     }
 }
 
-/* Elements [at, at + count) of the share. whole: where each rank has all of its x. */
+/* Reduces elements [at, at + count) of the share. whole: by rank, the address of its x. */
 static Status reduce_piece(const KernelArgs *args, const void *const *whole, int64_t at, int64_t count)
 {
     const RanksAttrs *attrs = (const RanksAttrs *)args->attrs;

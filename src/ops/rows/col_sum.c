@@ -1,10 +1,10 @@
-/* col_sum: the sum of rows, dy (N,M) -> (M): gradient of a bias. */
+/* col_sum: the sum of rows, dy (N,M) -> (M): the gradient of a bias. */
 #include "ops/infer.h"
 #include "ops/gpu_sums.h"
 
 static const AttrDef col_sum_attrs[] = {ATTR_DTYPE(ColSumAttrs, dw_dtype), {0}};
 
-/* dy (...,M), [acc (M)] -> (M), in dy's dtype if not told otherwise. */
+/* dy (...,M), [acc (M)] -> (M), in dy's dtype unless attribute dw_dtype says another. */
 static Status col_sum_infer(Node *node)
 {
     const ColSumAttrs *attrs = node->attrs;

@@ -1,4 +1,4 @@
-/* col_sum on CUDA: chunks of rows to partial sums in workspace, added in order. Coalesced along columns. */
+/* col_sum on CUDA: partial sums of chunks of rows go to the workspace and are added in order. Reads are coalesced along columns. */
 #include "ops/rows.cuh"
 
 static __global__ void col_sum_chunks(TensorView dy, float *partial, int64_t rows, int64_t cols, int64_t chunk_rows)

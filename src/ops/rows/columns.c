@@ -1,4 +1,4 @@
-/* columns: some columns of x, as the part of a packed projection that is each head's query. columns_bwd: dx is dy there, else 0. */
+/* columns: some columns of x, for example each head's query in a packed projection. columns_bwd: dx is dy in these columns, 0 in others. */
 #include "ops/infer.h"
 
 static const AttrDef columns_attrs[] = {ATTR_INT(ColumnsAttrs, begin, 0), ATTR_INT(ColumnsAttrs, size, 0), {0}};
@@ -68,7 +68,7 @@ static void columns_task(void *context, int64_t task, int worker)
     for (int64_t row = task * step; row < end; row++) tile_copy(y, row * size, x, row * cols + begin, size);
 }
 
-/* Elements [at, at + count) of dx. */
+/* Sets elements [at, at + count) of dx to 0. */
 static void fill_zero(const TensorView *dx, int64_t at, int64_t count)
 {
     memset(vec_at_mut(dx->data, dx->type.dtype, at), 0, (size_t)dtype_bytes(dx->type.dtype, count));

@@ -1,17 +1,18 @@
-/* columns and columns_bwd on CUDA: a thread makes 16 bytes of the result, or one element where rows don't divide so. */
+/* columns and columns_bwd on CUDA: a thread writes 16 bytes of the result, or one element if rows aren't multiples of 16 bytes. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"
 
 enum { COLUMNS_THREADS = 256 };
 
-/* Columns of the result that are made, [first, first + count): of column c it is the source's c - shift, or 0 where that has none. */
+/* Columns [first, first + count) of the result are written. Column c gets the source's column c - shift, or 0 if there is no such column.
+ * add: the values are added to the result. */
 typedef struct ColumnsMap {
     int64_t rows, cols, source_cols, first, count, shift;
     bool    add;
 } ColumnsMap;
 
-/* All numbers of m in packs of N. */
+/* All sizes and columns in m count packs of N elements. */
 template <typename T> static __global__ void columns_packs(const T *source, T *result, ColumnsMap m)
 {
     enum { N = Pack<T>::N };

@@ -24,7 +24,7 @@ static Status embedding_backward(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-/* Of the table only the rows looked up are read. */
+/* Only the rows of the table that are looked up are read. */
 static OpCost embedding_cost(const Node *node)
 {
     double rows = (double)type_numel(&node->in[0]->type), row_bytes = (double)(type_bytes(&node->in[1]->type) / node->in[1]->type.dim[0]);

@@ -1,5 +1,4 @@
-/* embedding on CUDA: a block a token copies its row, 16 bytes a thread where rows are whole packs. A token outside the table
- * gives NaN. */
+/* embedding on CUDA: a block copies a token's row, 16 bytes a thread if rows are whole packs. A token outside the table gives NaN. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 

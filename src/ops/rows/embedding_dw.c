@@ -1,7 +1,7 @@
-/* embedding_dw: dw[v] = sum of dx[b,t] over the places where tokens[b,t] = v, in order of place.
+/* embedding_dw: dw[v] = sum of dx[b,t] over the positions where tokens[b,t] = v, in order of position.
  *
- * Places are sorted by token (stable counting sort in workspace), so that each row of dw is summed in fp32 and written
- * once, whatever its dtype, and rows may be shared out among threads without changing a bit. */
+ * Positions are sorted by token (a stable counting sort in the workspace). So each row of dw is summed in fp32 and stored once, whatever
+ * its dtype, and threads can divide the rows without changing a bit. */
 #include "ops/rows/embedding_dw.h"
 
 #include "ops/infer.h"
@@ -10,7 +10,7 @@ static const AttrDef embedding_dw_attrs[] = {ATTR_INT(EmbeddingDwAttrs, vocab, 0
 
 enum { VOCAB_PER_TASK = 256 };
 
-/* tokens i32 (B,T), dx (B,T,C), [acc (V,C)] -> dw (V,C), in dx's dtype if not told otherwise. */
+/* tokens i32 (B,T), dx (B,T,C), [acc (V,C)] -> dw (V,C), in dx's dtype unless attribute dw_dtype says another. */
 static Status embedding_dw_infer(Node *node)
 {
     const EmbeddingDwAttrs *attrs = node->attrs;
@@ -29,14 +29,14 @@ static OpCost embedding_dw_cost(const Node *node)
     return cost_streaming(node, (double)type_numel(&node->in[1]->type));
 }
 
-/* first i32 (V+1): where the places of a token start in order; order i32 (N). */
+/* Parts of the workspace: first i32 (V+1): where each token's positions begin in `order`; order i32 (N): positions sorted by token. */
 size_t rows_added_workspace(int64_t count, int64_t vocab)
 {
     return (size_t)(vocab + 1 + count) * sizeof(int32_t);
 }
 
-/* Keys and positions, each before and after sorting, and what CUB's sort takes at the most: both once more, and a count of each digit for
- * every few thousand of them. */
+/* Holds keys and positions, before and after sorting, and the most that CUB's sort takes: both columns again, and counts of each digit for
+ * every few thousand elements. */
 size_t rows_added_gpu_workspace(int64_t count)
 {
     size_t column = ((size_t)count * sizeof(int32_t) + 255) / 256 * 256;
@@ -103,7 +103,7 @@ Status rows_added_cpu(const KernelArgs *args, const TensorView *ids, const Tenso
                 (long long)i, (long long)vocab);
         first[tokens[i]]++;
     }
-    int32_t end = 0; /* first[v] becomes the end of v's places; filling from the back makes it their start */
+    int32_t end = 0; /* first[v] becomes the end of v's positions; filling from the back makes it their start */
     for (int64_t v = 0; v < vocab; v++) first[v] = end += first[v];
     first[vocab] = end;
     for (int64_t i = count - 1; i >= 0; i--) order[--first[tokens[i]]] = (int32_t)i;

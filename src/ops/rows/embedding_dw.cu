@@ -1,11 +1,11 @@
-/* embedding_dw and scatter_add_rows on CUDA: positions sorted by token (a stable radix sort), then each token's rows of dx added in order
- * of position by one block: no atomics, the same bits every time. Tokens outside the table are skipped, and rows of nothing but zeros:
- * padding has one token, and its block would add all of them while the others have ended. */
+/* embedding_dw and scatter_add_rows on CUDA: positions are sorted by token (a stable radix sort); then one block adds each token's rows of
+ * dx in order of position. There are no atomics, so the bits are the same every time. Tokens outside the table are skipped. Rows of zeros
+ * are skipped too: all padding has the same token, and its block would still add rows long after the other blocks have ended. */
 #include "ops/rows.cuh"
 
 #include <cub/device/device_radix_sort.cuh>
 
-/* Workspace: keys, sorted keys, positions, sorted positions (count i32 each), then the sort's own. */
+/* Parts of the workspace: keys, sorted keys, positions, sorted positions (count i32 each), then scratch of the sort. */
 typedef struct Sort {
     int32_t *keys, *sorted, *positions, *order;
     void    *scratch;
@@ -34,7 +34,7 @@ static Sort sort_layout(void *workspace, int64_t count)
     return s;
 }
 
-/* A warp a position: most find a number that isn't 0 in the first piece of their row. */
+/* A warp has a position. Most warps find a nonzero element among the first 32 of their row. */
 static __global__ void fill_keys(const int32_t *tokens, TensorView dx, int32_t *keys, int32_t *positions, int64_t count, int64_t cols,
                                  int64_t vocab)
 {
@@ -45,11 +45,11 @@ static __global__ void fill_keys(const int32_t *tokens, TensorView dx, int32_t *
         any = __any_sync(0xFFFFFFFFu, c < cols && elem_get(dx.data, dx.type.dtype, i * cols + c) != 0);
     if (lane) return;
     int32_t token = tokens[i];
-    keys[i] = any && token >= 0 && token < vocab ? token : (int32_t)vocab; /* sorts last */
+    keys[i] = any && token >= 0 && token < vocab ? token : (int32_t)vocab; /* `vocab` sorts last, and is skipped */
     positions[i] = (int32_t)i;
 }
 
-/* Block i owns the run that begins at sorted position i, if one does; threads take columns. */
+/* Block i adds the run of one token that begins at sorted position i, if a run begins there; threads take columns. */
 static __global__ void add_runs(const int32_t *sorted, const int32_t *order, TensorView dx, TensorView dw, int64_t count, int64_t cols,
                                 int64_t vocab)
 {
@@ -60,7 +60,7 @@ static __global__ void add_runs(const int32_t *sorted, const int32_t *order, Ten
     for (int64_t c = threadIdx.x; c < cols; c += blockDim.x) {
         float   sum = 0;
         int64_t i = begin;
-        for (; i + 4 <= end; i += 4) { /* four loads under way */
+        for (; i + 4 <= end; i += 4) { /* four loads in flight */
             float a = elem_get(dx.data, dx.type.dtype, order[i] * cols + c), b = elem_get(dx.data, dx.type.dtype, order[i + 1] * cols + c);
             float d = elem_get(dx.data, dx.type.dtype, order[i + 2] * cols + c),
                   e = elem_get(dx.data, dx.type.dtype, order[i + 3] * cols + c);
@@ -105,7 +105,7 @@ static size_t embedding_dw_workspace(const Node *node, CudaDevice *device)
     return rows_added_bytes(type_numel(&node->in[0]->type));
 }
 
-/* scatter_add_rows: x, ids. */
+/* Unlike embedding_dw, scatter_add_rows has the ids as its second input. */
 static Status scatter_add_rows_run(const KernelArgs *args)
 {
     return rows_added_run(args, &args->in[1], &args->in[0]);

@@ -1,12 +1,12 @@
-/* Rows added up by their ids: what embedding_dw and scatter_add_rows have in common. */
+/* Adding up rows by their ids: shared by embedding_dw and scatter_add_rows. */
 #pragma once
 
 #include "ir/op.h"
 
-/* out[0] (V,C) (+)= for each id v the sum, in fp32 and in order, of those rows of `rows` (N,C) whose id is v. ids i32 (N).
- * args: the launch, for its result, its workspace and its threads. */
+/* Computes out[0] (V,C), or adds to it (accumulate): row v is the sum of the rows of `rows` (N,C) whose id is v, in fp32 and in order. ids
+ * i32 (N). args: the launch, which has out, the workspace and the thread pool. */
 NODISCARD Status rows_added_cpu(const KernelArgs *args, const TensorView *ids, const TensorView *rows);
 
-/* Of kernels on the CPU and on a GPU, for `count` ids below `vocab`. */
+/* Bytes of workspace for `count` ids below `vocab`: of rows_added_cpu, and of embedding_dw and scatter_add_rows on a GPU. */
 size_t rows_added_workspace(int64_t count, int64_t vocab);
 size_t rows_added_gpu_workspace(int64_t count);

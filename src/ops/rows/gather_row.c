@@ -1,4 +1,4 @@
-/* gather_row: one row of each sequence, y[b,0] = x[b, index[b]]: the last of a prompt, whose logits are wanted. */
+/* gather_row: one row of each sequence, y[b,0] = x[b, index[b]]. Used for the last token of each prompt, whose logits are wanted. */
 #include "ops/infer.h"
 
 /* x (B,T,C), index i32 (B) -> y (B,1,C). */

@@ -1,4 +1,4 @@
-/* gather_row on CUDA: a block a batch row. An index outside the row gives NaN. */
+/* gather_row on CUDA: a block has a batch row. An index outside the row gives NaN. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 

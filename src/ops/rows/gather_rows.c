@@ -1,5 +1,5 @@
-/* gather_rows: rows of a matrix by their ids, each as often as it is named. scatter_add_rows, its gradient: rows added up by their ids. An
- * id that names no row is an error on the CPU; on a GPU its row is NaN, or isn't added. */
+/* gather_rows: rows of a matrix by their ids, each as often as its id occurs. scatter_add_rows, its gradient: adds up rows by their ids. On
+ * the CPU an id outside the matrix is an error; on a GPU gather_rows gives NaN for it, and scatter_add_rows skips it. */
 #include "ops/rows/embedding_dw.h"
 
 #include "ops/infer.h"

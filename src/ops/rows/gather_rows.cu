@@ -1,4 +1,4 @@
-/* gather_rows on CUDA: a block a row of the result, by 16 bytes where rows are multiples of that. An id outside x gives NaN. */
+/* gather_rows on CUDA: a block copies a row of the result, 16 bytes a thread if rows are multiples of that. An id outside x gives NaN. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 

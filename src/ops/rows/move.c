@@ -1,5 +1,5 @@
-/* concat: tensors one after the other along a dim. slice: some indexes of a dim. pad: zeros in front of and behind a dim. The gradient of
- * each is made of the others. They move memory, and work on i32 too. */
+/* concat: joins tensors along a dim. slice: a range of indexes of a dim. pad: zeros before and after a dim. concat's gradient is made of
+ * slices; slice and pad are each other's gradient. They only move memory, so they work on i32 too. */
 #include "ops/rows/move.h"
 
 #include "ops/infer.h"
@@ -10,7 +10,7 @@ static const AttrDef concat_attrs[] = {ATTR_INT(ConcatAttrs, dim, -1), {0}};
 static const AttrDef slice_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, begin, 0), ATTR_INT(SliceAttrs, size, 1), {0}};
 static const AttrDef pad_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, before, 0), ATTR_INT(SliceAttrs, after, 0), {0}};
 
-/* concat's attributes begin with the dim too. */
+/* The dim of a concat, slice or pad: the attributes of all three begin with `dim`. */
 static int move_dim(const Node *node)
 {
     return dim_of(((const ConcatAttrs *)node->attrs)->dim, node->in[0]->type.ndim);
@@ -26,7 +26,7 @@ static Status check_moved(const Node *node, const char *name)
     return OK;
 }
 
-/* a, b, ... alike but for the dim -> y of a's dtype. */
+/* a, b, ..., with equal dims except `dim` -> y of a's dtype. */
 static Status concat_infer(Node *node)
 {
     static const char names[] = "abcdefgh";
@@ -75,7 +75,7 @@ static Status pad_infer(Node *node)
     return OK;
 }
 
-/* Each input's part of dy. */
+/* The gradient of each input is a slice of dy. */
 static Status concat_backward(GradBuilder *grad, const Node *node)
 {
     SliceAttrs attrs = {.dim = move_dim(node)};
@@ -118,7 +118,7 @@ static OpCost move_cost(const Node *node)
     return cost_streaming(node, 0);
 }
 
-/* Of x the slice alone is read. */
+/* Only the slice of x is read. */
 static OpCost slice_cost(const Node *node)
 {
     return (OpCost){.bytes = 2.0 * (double)type_bytes(&node->out[0]->type)};
@@ -129,12 +129,12 @@ static OpCost slice_cost(const Node *node)
 typedef struct MoveJob {
     const TensorView *x, *y; /* x NULL: zeros */
     LineMove          move;
-    int64_t           rows, pieces; /* a task: so many lines, or a piece of one */
+    int64_t           rows, pieces; /* a task moves `rows` lines; or one piece, if a line has several (`pieces`) */
 } MoveJob;
 
 enum { PIECE = 64 * TILE };
 
-/* x is of i32 only where y is. */
+/* Copies elements of x (NULL: zeros), converted if dtypes differ. x is i32 only if y is. */
 static void move_elements(const TensorView *y, int64_t y_at, const TensorView *x, int64_t x_at, int64_t count)
 {
     DType  dtype = y->type.dtype;
@@ -202,7 +202,7 @@ static Status pad_cpu(const KernelArgs *args)
 
 /* ---- descriptors ---- */
 
-/* Two and eight, one after a gap; every dim. */
+/* Two inputs, eight inputs, an absent input between others; each dim. */
 static const char concat_samples[] = "[5,7], [5,3]\n"
                                      "[2,3,37], [2,1,37], _, [2,5,37] {dim=1}\n"
                                      "[3,40], [70,40] {dim=0}\n"

@@ -1,11 +1,11 @@
-/* concat, slice and pad on CUDA: a thread an element, or 16 bytes where pieces and places are multiples of that. */
+/* concat, slice and pad on CUDA: a thread moves an element, or 16 bytes if lengths and offsets are multiples of that. */
 #include "device/cuda/vec_f16.cuh"
 
 #include "ops/rows/move.h"
 
 enum { THREADS = 256 };
 
-/* Words of one size; x NULL: zeros. */
+/* Copies words of type W; x NULL: stores zeros. */
 template <typename W> static __global__ void move_words(const W *x, W *y, LineMove m, int64_t count)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {
@@ -15,7 +15,7 @@ template <typename W> static __global__ void move_words(const W *x, W *y, LineMo
     }
 }
 
-/* Between two dtypes. */
+/* Copies elements to another dtype. */
 static __global__ void move_converted(TensorView x, TensorView y, LineMove m, int64_t count)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS) {

@@ -1,6 +1,6 @@
-/* pick: of each row the number in the column that an id names, as a label's log-probability, or those of several ids: f32; 0 where an id is
- * IGNORE_INDEX, NaN where it is no column. pick_bwd: dx is dy in that column, else 0; where several name one, their sum. label_mask: 1
- * where a label isn't IGNORE_INDEX, else 0. */
+/* pick: reads from each row the element in the column that an id names (for example a label's log-probability), or K elements by K ids. The
+ * result is f32: 0 where an id is IGNORE_INDEX, NaN where it is no column. pick_bwd: dx is dy in that column, else 0; if several ids name
+ * one column, their dy are added. label_mask: 1 where a label isn't IGNORE_INDEX, else 0. */
 #include "ops/rows/reduce.h"
 
 #include "ops/infer.h"
@@ -11,7 +11,7 @@ static const AttrDef pick_bwd_attrs[] = {ATTR_INT(PickBwdAttrs, dim, -1),
                                          ATTR_BOOL(PickBwdAttrs, inserted, false),
                                          {0}};
 
-/* x (...,V), ids i32 (...) or (...,K) -> y f32 as ids. */
+/* x (...,V), ids i32 (...) or (...,K) -> y f32 with the dims of ids. */
 static Status pick_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
@@ -32,7 +32,7 @@ static int pick_bwd_dim(const Node *node)
     return dim_of(attrs->dim, node->in[0]->type.ndim + attrs->inserted);
 }
 
-/* dy (...), ids i32 (...) -> dx with `size` as dim `dim`: a dim more (`inserted`), or in place of the one that dy has there. */
+/* dy (...), ids i32 (...) -> dx, whose dim `dim` has size `size`. `inserted`: this dim is new; else it replaces dim `dim` of dy. */
 static Status pick_bwd_infer(Node *node)
 {
     const PickBwdAttrs *attrs = node->attrs;
@@ -67,7 +67,7 @@ static Status pick_backward(GradBuilder *grad, const Node *node)
     return grad_add(grad, node->in[0], dx);
 }
 
-/* Of x one number a row is read. */
+/* Only one element of x is read for each element of y. */
 static OpCost pick_cost(const Node *node)
 {
     double count = (double)type_numel(&node->out[0]->type);
@@ -97,7 +97,7 @@ static Status pick_cpu(const KernelArgs *args)
     return OK;
 }
 
-/* Task: what lies in front of the dim. */
+/* A task is one index of all dims before `dim`. */
 static void pick_bwd_task(void *context, int64_t task, int worker)
 {
     const KernelArgs   *args = context;

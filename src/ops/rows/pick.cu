@@ -1,4 +1,4 @@
-/* pick, pick_bwd and label_mask on CUDA: a thread an element of the result. */
+/* pick, pick_bwd and label_mask on CUDA: a thread computes an element of the result. */
 #include "device/cuda/vec_f16.cuh"
 
 #include "ops/rows/reduce.h"

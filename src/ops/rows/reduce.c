@@ -1,5 +1,5 @@
-/* sum, mean, max: over one dim, which stays with size 1. Sums are added in fp32, in a fixed order. max says where, too: the first of the
- * largest, which alone gets the gradient. expand: the other way round, a dim of 1 repeated. */
+/* sum, mean, max: reduce one dim, which stays with size 1. Sums are fp32, in a fixed order. max also returns the index of the first of the
+ * largest elements, which alone gets the gradient. expand, the inverse: repeats a dim of size 1. */
 #include "ops/rows/reduce.h"
 
 #include "ops/infer.h"
@@ -21,7 +21,7 @@ static Status check_dim(const Node *node)
     return OK;
 }
 
-/* Attribute dtype, or `own` where it says nothing. */
+/* Sets *out to attribute dtype, or to `own` if the attribute isn't given. */
 static Status reduce_dtype(const Node *node, DType own, DType *out)
 {
     const ReduceAttrs *attrs = node->attrs;
@@ -31,7 +31,7 @@ static Status reduce_dtype(const Node *node, DType own, DType *out)
     return OK;
 }
 
-/* x (...) -> y, the dim of size 1, f32 unless attribute dtype says another. */
+/* x (...) -> y with the reduced dim of size 1, f32 unless attribute dtype says another. */
 static Status sum_infer(Node *node)
 {
     DType dtype;
@@ -43,7 +43,7 @@ static Status sum_infer(Node *node)
     return OK;
 }
 
-/* x (...) -> y of x's dtype, ids i32, the dim of size 1. */
+/* x (...) -> y of x's dtype, ids i32, both with the reduced dim of size 1. */
 static Status max_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 1));
@@ -55,7 +55,7 @@ static Status max_infer(Node *node)
     return OK;
 }
 
-/* x with a dim of 1 -> y with `size` there, of x's dtype unless attribute dtype says another. */
+/* x with a dim of size 1 -> y, where the dim has `size` indexes, of x's dtype unless attribute dtype says another. */
 static Status expand_infer(Node *node)
 {
     const ReduceAttrs *attrs = node->attrs;
@@ -72,7 +72,7 @@ static Status expand_infer(Node *node)
     return OK;
 }
 
-/* dx = dy over the dim, for a mean divided by its size. */
+/* dx is dy repeated over the dim, for a mean divided by the dim's size. */
 static Status sum_backward(GradBuilder *grad, const Node *node)
 {
     const TensorType *x = &node->in[0]->type;
@@ -114,7 +114,7 @@ static Lines lines_of(const KernelArgs *args, const TensorType *type)
     return lines_around(type, dim_of(((const ReduceAttrs *)args->attrs)->dim, type->ndim));
 }
 
-/* sum[0, n) = the sums of n neighbouring lines, the first of which begins at element `at`. */
+/* sum[0, n) = the sums of n neighbouring lines (inner indexes j, j + 1, ..); the first line begins at element `at`. */
 static void sum_lines(const TensorView *x, Lines lines, int64_t at, int64_t n, float *sum)
 {
     memset(sum, 0, (size_t)n * sizeof(float));
@@ -126,7 +126,7 @@ static void sum_lines(const TensorView *x, Lines lines, int64_t at, int64_t n, f
             VEC_OF_ANY(x->type.dtype, vec_sum_row, sum, vec_at(x->data, x->type.dtype, at + i * lines.inner), n);
 }
 
-/* A NaN is larger than any number, as in PyTorch; of several the first. */
+/* Finds a line's largest element and its index. A NaN is larger than any number, as in PyTorch; of equal elements the first counts. */
 static void max_line(const TensorView *x, Lines lines, int64_t at, float *most, int32_t *place)
 {
     *most = vec_get(x->data, x->type.dtype, at);
@@ -141,7 +141,7 @@ static void max_line(const TensorView *x, Lines lines, int64_t at, float *most, 
 
 enum { LINES_OF_SUM = 256 };
 
-/* Task: LINES_OF_SUM neighbouring lines, or one where the dim is the last. */
+/* The number of tasks: each has LINES_OF_SUM neighbouring lines, or a single line if the dim is the last. */
 static int64_t line_groups(Lines lines)
 {
     return lines.outer * div_up(lines.inner, LINES_OF_SUM);

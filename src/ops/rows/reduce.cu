@@ -1,5 +1,5 @@
-/* sum, mean, max and expand on CUDA. The last dim: a block a row. Another one: a block for 32 neighbouring lines, whose warps share
- * the count of numbers; both in an order that depends on shapes alone. */
+/* sum, mean, max and expand on CUDA. Over the last dim a block has a row. Over another dim a block has 32 neighbouring lines, one a lane,
+ * and its warps share the lines' elements. Either order of additions depends only on shapes. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
@@ -82,14 +82,14 @@ static Status mean_run(const KernelArgs *args)
     return sums_run(args, true);
 }
 
-/* ---- the largest ---- */
+/* ---- max ---- */
 
-/* A number and where it stands; place -1: none yet. */
+/* An element and its index; place -1: none yet. */
 struct Most {
     float   value;
     int32_t place;
 
-    /* NaN is larger than any number; of equal ones the first counts. */
+    /* NaN is larger than any number; of equal elements the first counts. */
     __device__ void take(float v, int32_t at)
     {
         bool above = v > value || (v != v && value == value), equal = v == value || (v != v && value != value);
@@ -106,7 +106,8 @@ static __device__ void most_store(TensorView y, TensorView ids, int64_t at, Most
     if (ids.data) ((int32_t *)ids.data)[at] = most.place;
 }
 
-/* blockDim.x neighbouring lines (32, or 1), whose numbers the other threads share: those of one line are neighbours where it is 1. */
+/* A block has `across` neighbouring lines: 32, or 1 over the last dim. Threads with equal threadIdx.x % across have the same line and share
+ * its elements. */
 static __global__ void max_lines(TensorView x, TensorView y, TensorView ids, Lines lines, int across)
 {
     __shared__ Most found[1024];

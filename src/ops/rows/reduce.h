@@ -1,4 +1,5 @@
-/* A dim of a tensor as what lies around it: element (o, i, j) is number (o count + i) inner + j. For CPU and CUDA. */
+/* One dim of a tensor, with the dims around it joined: element (o, i, j) has index (o count + i) inner + j. A line is the `count` elements
+ * of one o and one j. For CPU and CUDA. */
 #pragma once
 
 #include "ops/attrs.h"
@@ -9,13 +10,13 @@ typedef struct Lines {
     int64_t outer, count, inner;
 } Lines;
 
-/* The dim that an attribute names; negative: counted from the end. */
+/* The index of the dim that an attribute names; negative attributes count from the last dim. */
 static inline int dim_of(int64_t dim, int ndim)
 {
     return (int)(dim < 0 ? dim + ndim : dim);
 }
 
-/* Around dim `dim`, counted from 0. */
+/* The lines along dim `dim`, which must not be negative. */
 static inline Lines lines_around(const TensorType *type, int dim)
 {
     Lines lines = {1, type->dim[dim], 1};

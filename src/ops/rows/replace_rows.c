@@ -1,10 +1,10 @@
-/* replace_rows: a matrix with other rows at some places, as the rows of a few tokens that are trained beside a frozen embedding. rows_at:
- * the rows at these places, its gradient. Of places that are named twice the last counts. */
+/* replace_rows: a matrix with some rows replaced: for example the rows of a few tokens that are trained beside a frozen embedding. rows_at,
+ * its gradient: the rows at these ids. If an id is given twice, its last row counts; its other rows get gradient 0. */
 #include "ops/infer.h"
 
 static const AttrDef rows_at_attrs[] = {ATTR_DTYPE(RowsAtAttrs, dw_dtype), {0}};
 
-/* w (V,C), ids i64 (N), [rows (N,C)] -> y (V,C). */
+/* w (V,C), ids i64 (N), [rows (N,C); absent: zeros] -> y (V,C). */
 static Status replace_rows_infer(Node *node)
 {
     TRY(infer_input(node, 0, "w", DT_SET_DECODE, DIMS(-1, -1)));
@@ -15,7 +15,7 @@ static Status replace_rows_infer(Node *node)
     return OK;
 }
 
-/* dy (V,C), ids i64 (N), [acc (N,C)] -> drows (N,C), in dy's dtype if not told otherwise. */
+/* dy (V,C), ids i64 (N), [acc (N,C)] -> drows (N,C), in dy's dtype unless attribute dw_dtype says another. */
 static Status rows_at_infer(Node *node)
 {
     TRY(infer_input(node, 0, "dy", DT_SET_FLOAT, DIMS(-1, -1)));

@@ -6,7 +6,7 @@ static const AttrDef reshape_attrs[] = {
     ATTR_INT(ReshapeAttrs, d2, 0),   ATTR_INT(ReshapeAttrs, d3, 0), {0},
 };
 
-/* x -> y of x's dtype, dims of attrs, as many elements. */
+/* x -> y of x's dtype, with the attribute's dims, which must give as many elements. */
 static Status reshape_infer(Node *node)
 {
     const ReshapeAttrs *attrs = node->attrs;

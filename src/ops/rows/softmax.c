@@ -1,5 +1,6 @@
-/* softmax and log_softmax over the last dim. Rows are read thrice: for the largest, the sum of exponentials, the result. log_softmax is
- * f32 unless told otherwise: logs of probabilities need more bits than bf16 has.
+/* softmax and log_softmax over the last dim. Rows are read three times: for the largest element, the sum of exponentials, the result.
+ * log_softmax is f32 unless attribute dtype says another: logs of probabilities need more bits than bf16 has.
+ *
  * softmax_bwd: dx = y (dy - sum of dy y). log_softmax_bwd: dx = dy - e^y sum of dy. */
 #include "ops/infer.h"
 
@@ -79,7 +80,7 @@ static Status softmax_run(const KernelArgs *args, RowFn row)
     return OK;
 }
 
-/* The largest of a row of x, and the sum of e^(x - largest). */
+/* The largest element of a row of x, and the sum of e^(x - largest). */
 static void row_sums(const TensorView *x, int64_t row, int64_t cols, float *most, float *sum)
 {
     float scratch[TILE], tile[TILE];
@@ -188,9 +189,9 @@ static const char softmax_bwd_samples[] = "[5,7], [5,7]\n"
                                           "[2,3,2100], [2,3,2100]\n"
                                           "[20,24], [20,24] {dtype=bf16}\n";
 
-/* Whole pieces of threads are -inf, with 16-byte packs and without. */
+/* Some threads' pieces are all -inf in the last two samples: in the first of these without 16-byte packs, in the second with them. */
 static const char softmax_large_samples[] = "[70,32000]\n"
-                                            /* results that differ in the last bit of f32 may be rounded to neighbours in bf16 */
+                                            /* results that differ in the last bit of f32 may round to neighbouring bf16 values */
                                             "[70,4096] {dtype=bf16} tolerance=0.00390625\n"
                                             "[7,1001] masked=70\n"
                                             "[7,4096] masked=300\n";

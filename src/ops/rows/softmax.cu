@@ -1,8 +1,8 @@
-/* softmax, log_softmax and their gradients on CUDA: a block a row. */
+/* softmax, log_softmax and their gradients on CUDA: a block has a row. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/loss/cross_entropy.cuh"
 
-/* The piece of N elements from c on. */
+/* Stores v, N elements, in the row from c on. */
 template <int N, typename Y> static __device__ __forceinline__ void store_piece(Y *row, int64_t c, const float *v)
 {
     if (N % Pack<Y>::N == 0) {
@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(ROW_THREADS) softmax_rows(const X *x, Y
     });
 }
 
-/* dx = y (dy - sum of dy y), or dy - e^y sum of dy. */
+/* dx = y (dy - sum of dy y); with LOG dx = dy - e^y sum of dy. */
 template <typename X, bool VEC, bool LOG>
 static __global__ void __launch_bounds__(ROW_THREADS) softmax_bwd_rows(const X *dy, TensorView y, TensorView dx, int64_t cols)
 {

@@ -1,5 +1,5 @@
-/* take_rows: some of the rows of (B,T), in the order in which they lie. put_rows: rows at their place, the others 0. Each is the gradient
- * of the other. What is computed some rows at a time is made of them (passes/chunk.c). */
+/* take_rows: rows [begin, begin + count) of (B,T), in their order. put_rows: puts rows back at their positions; the remaining rows are 0.
+ * Each op is the other's gradient. passes/chunk.c uses them to compute some rows at a time. */
 #include "ops/infer.h"
 
 static const AttrDef rows_attrs[] = {
@@ -12,13 +12,13 @@ static Status check_rows(const RowsAttrs *attrs, int64_t count, int64_t rows)
     return OK;
 }
 
-/* Elements of a row of (B,T,...). */
+/* The number of elements in a row of (B,T,...). */
 static int64_t row_numel(const TensorType *type)
 {
     return type_numel(type) / (type->dim[0] * type->dim[1]);
 }
 
-/* x (B,T,...) -> y (1,count,...) of x's dtype, whatever that is. */
+/* x (B,T,...) of any dtype -> y (1,count,...) of x's dtype. */
 static Status take_rows_infer(Node *node)
 {
     const RowsAttrs *attrs = node->attrs;

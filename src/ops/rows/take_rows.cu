@@ -1,4 +1,4 @@
-/* take_rows and put_rows on CUDA: rows lie in one piece, which is copied; what is added to, or of another dtype, element by element. */
+/* take_rows and put_rows on CUDA: the rows are contiguous and are copied at once; rows that are added to y go element by element. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"

@@ -1,5 +1,5 @@
-/* topk: of each row the k largest numbers, the largest first, and where they are; of equal ones the first comes first, and a NaN is larger
- * than any number, as in PyTorch. The gradient goes to what was chosen. topk_bwd: dx is dy at ids, else 0. */
+/* topk: the k largest elements of each row, the largest first, and their columns. Of equal elements the first comes first; a NaN is larger
+ * than any number, as in PyTorch. The gradient goes to the chosen elements. topk_bwd: dx is dy at ids, else 0. */
 #include "ops/infer.h"
 
 static const AttrDef topk_attrs[] = {ATTR_INT(TopkAttrs, k, 1), {0}};
@@ -61,7 +61,7 @@ static bool is_larger(float a, float b)
     return a > b || (isnan(a) && !isnan(b));
 }
 
-/* Inserts into the places found so far, behind those that are as large. */
+/* Goes over a row and inserts each column into the best k so far, after columns with an equal element. */
 static void topk_row(const TensorView *x, int64_t at, int64_t cols, int32_t *best, int64_t k)
 {
     int64_t found = 0;
@@ -76,7 +76,7 @@ static void topk_row(const TensorView *x, int64_t at, int64_t cols, int32_t *bes
     }
 }
 
-/* Places of each row are found in ids, or where nobody wants them in the workspace. */
+/* The best columns of each row are collected in output ids, or in the workspace if ids isn't wanted. */
 static size_t topk_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
@@ -138,7 +138,7 @@ const OpDef op_topk = {
     .samples = "[5,7] {k=3}\n"
                "[2,2,5] {k=3}\n"
                "[5] {k=5}\n",
-    /* Experts of each token. */
+    /* Rows such as a router's (the experts of each token) and logits. */
     .large = "[600,128] {k=8}\n"
              "[70,32000] {k=8}\n"
              "[2,3,2101] {k=8}\n",

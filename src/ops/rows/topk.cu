@@ -1,11 +1,11 @@
-/* topk and topk_bwd on CUDA. A block a row finds the largest, then the largest behind that, and so on: k passes over a row that stays in
- * the caches, meant for small k. */
+/* topk and topk_bwd on CUDA. A block a row finds the largest element, then the next largest, and so on: k passes over a row that stays in
+ * the caches. Meant for small k. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS };
 
-/* A number and where it stands; place -1: none. In order: NaN, then the larger, then the earlier. */
+/* An element and its column; place -1: none. Order: NaN first, then larger elements, then earlier columns. */
 struct Ranked {
     float   value;
     int32_t place;
@@ -18,7 +18,7 @@ struct Ranked {
     }
 };
 
-/* The first of all threads' in order; every thread gets it. */
+/* The first element of all threads in that order; every thread gets it. */
 static __device__ Ranked block_first(Ranked own, Ranked *scratch)
 {
 #pragma unroll
@@ -54,7 +54,7 @@ static __global__ void topk_rows(TensorView x, TensorView y, int32_t *ids, int64
     }
 }
 
-/* dx is zeros. Ids of a row differ. */
+/* Writes dy to dx, which was set to zeros before. Ids of a row are distinct, so each element is written at most once. */
 static __global__ void topk_bwd_elements(TensorView dy, const int32_t *ids, TensorView dx, int64_t count, int64_t k, int64_t cols)
 {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * THREADS)

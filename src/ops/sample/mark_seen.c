@@ -1,13 +1,13 @@
-/* mark_seen: notes which tokens prompts hold, for penalties (`sample` counts those of the text). A prompt may come in several runs; the
- * first one, at position 0, forgets what was in the slot. A sequence that is read again has its text behind its prompt: those tokens are
+/* mark_seen: records which tokens occur in prompts, for penalties (`sample` counts tokens of the text). A prompt may be read in several
+ * runs; the first run, at position 0, clears the slot. If a sequence is read again, its text follows its prompt: tokens of the text are
  * counted, as when they were chosen. */
 #include "ops/sample/mark_seen.h"
 
 #include "ops/infer.h"
 
-/* tokens i32 (B,T), starts i32 (B): of the first of them in its sequence, last i32 (B): index of a row's last token, slots i32 (B), seen
- * i32 (S,V), [text_starts i32 (B): the position of a sequence's first token of text] -> seen' in place. A slot that isn't below S: an idle
- * row. */
+/* tokens i32 (B,T), starts i32 (B): position of a row's first token in its sequence, last i32 (B): index of a row's last token, slots
+ * i32 (B), seen i32 (S,V), [text_starts i32 (B): position of a sequence's first token of text] -> seen' in place. A slot outside [0, S)
+ * marks an idle row. */
 static Status mark_seen_infer(Node *node)
 {
     TRY(infer_input(node, MARK_SEEN_TOKENS, "tokens", DT_SET(DT_I32), DIMS(-1, -1)));
@@ -22,7 +22,7 @@ static Status mark_seen_infer(Node *node)
     return OK;
 }
 
-/* Of rows that begin. */
+/* Assumes that all rows begin, so that their slots are cleared. */
 static OpCost mark_seen_cost(const Node *node)
 {
     int64_t rows = node->in[MARK_SEEN_TOKENS]->type.dim[0], cols = type_cols(&node->out[0]->type);

@@ -1,4 +1,4 @@
-/* mark_seen on CUDA, in two launches: rows that begin are cleared, then a thread a token marks. */
+/* mark_seen on CUDA, in two launches: the first clears rows that begin, the second marks tokens with a thread for each. */
 #include "device/cuda/vec.cuh"
 
 #include "ops/sample/mark_seen.h"
@@ -6,11 +6,11 @@
 enum { THREADS = 256 };
 
 struct Marks {
-    const int32_t *tokens, *starts, *last, *slots, *text_starts; /* text_starts: NULL: no text */
+    const int32_t *tokens, *starts, *last, *slots, *text_starts; /* text_starts NULL: no row has text */
     uint32_t      *seen;
     int64_t        len, cols, slots_count;
 
-    __device__ __forceinline__ uint32_t *row(int64_t b) const /* NULL: idle */
+    __device__ __forceinline__ uint32_t *row(int64_t b) const /* NULL: idle row */
     {
         return slots[b] < 0 || slots[b] >= slots_count ? NULL : seen + slots[b] * cols;
     }

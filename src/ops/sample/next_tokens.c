@@ -1,8 +1,8 @@
-/* next_tokens: what a decoding step reads: the token that the host gives, or, where it gives none, the one that was chosen last for the
- * row's sequence. The host needn't know it yet. */
+/* next_tokens: the tokens that a decoding step reads. Each is given by the host, or else it is the token last chosen for the row's
+ * sequence, which the host needn't know yet. */
 #include "ops/infer.h"
 
-/* tokens i32 (B,1), slots i32 (B), next i32 (S) -> y i32 (B,1). A slot that isn't below S: an idle row, token 0. */
+/* tokens i32 (B,1), slots i32 (B), next i32 (S) -> y i32 (B,1). A slot outside [0, S) marks an idle row, which gets token 0. */
 static Status next_tokens_infer(Node *node)
 {
     TRY(infer_input(node, 0, "tokens", DT_SET(DT_I32), DIMS(-1, 1)));

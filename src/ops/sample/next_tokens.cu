@@ -1,4 +1,4 @@
-/* next_tokens on CUDA: a thread a row. */
+/* next_tokens on CUDA: one thread per row. */
 #include "ops/rows.cuh"
 
 static __global__ void next_tokens_rows(const int32_t *tokens, const int32_t *slots, const int32_t *next, int32_t *y, int64_t rows,

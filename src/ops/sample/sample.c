@@ -1,6 +1,7 @@
-/* sample: the next token of each sequence, chosen of its logits: the likeliest, or one drawn of what bias, bans, penalties, a guide,
- * temperature, top-k, top-p and min-p leave, in this order. ops/sample/sample.h says why CPU and CUDA choose the same. The plain kernel
- * sorts all tokens; the fast one looks at those that the largest scores of pieces of the row leave, and sums in vectors. */
+/* sample: chooses the next token of each sequence from its logits. It is the likeliest token, or is drawn after these were applied, in
+ * this order: bias, bans, penalties, a guide, temperature, top-k, top-p and min-p. ops/sample/sample.h explains why CPU and CUDA choose
+ * the same token. The plain kernel sorts all tokens. The fast kernel only looks at tokens in chunks whose largest score is high enough,
+ * and sums in vectors. */
 #include "ops/sample/sample.h"
 
 #include "ops/infer.h"
@@ -9,10 +10,10 @@
 
 static const AttrDef sample_attrs[] = {ATTR_INT(SampleAttrs, vocab, 0), ATTR_INT(SampleAttrs, best, 0), {0}};
 
-/* logits (B,V), controls f32 (B,SAMPLE_CONTROLS), keys i32 (B,SAMPLE_KEYS), slots i32 (B), next i32 (S), [seen i32 (S,V)],
- * [bias_ids i32 (B,N), bias f32 (B,N)], [guides i32 (B,words)] -> ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,best), best_logprobs f32
- * (B,best), next', [seen'] in place. A slot that isn't below S: an idle row. A bias of id -1: none; of equal ids the last counts. guides: a
- * bit for each column, 32 a word, the lowest first; read of rows whose control SAMPLE_GUIDED isn't 0. */
+/* logits (B,V), controls f32 (B,SAMPLE_CONTROLS), keys i32 (B,SAMPLE_KEYS), slots i32 (B), next i32 (S), [seen i32 (S,V)], [bias_ids i32
+ * (B,N), bias f32 (B,N)], [guides i32 (B,words)] -> ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,best), best_logprobs f32 (B,best),
+ * next', [seen'] in place. A slot outside [0, S) marks an idle row. Bias id -1: no bias; of equal ids the last counts. guides: one bit
+ * per column, 32 in a word from the lowest on; only read for rows whose control SAMPLE_GUIDED isn't 0. */
 static Status sample_infer(Node *node)
 {
     const SampleAttrs *attrs = node->attrs;
@@ -44,7 +45,7 @@ static Status sample_infer(Node *node)
     return OK;
 }
 
-/* Of seen a row for each sequence, of which one number is written. */
+/* Of seen, each sequence reads a row and writes one number. */
 static OpCost sample_cost(const Node *node)
 {
     const TensorType *logits = &node->in[SAMPLE_IN_LOGITS]->type;
@@ -54,9 +55,10 @@ static OpCost sample_cost(const Node *node)
 
 /* ---- a row ---- */
 
-enum { CHUNK = 256 }; /* tokens whose weights' parts add up in 32 bits */
+enum { CHUNK = 256 }; /* tokens in a chunk: the coarse and fine parts of their weights can be summed in 32 bits */
 
-/* A row's share of the workspace: floats of logits and scores, a word a token; largest keys and mass of each chunk. */
+/* A row's share of the workspace in 64-bit words: floats of logits and scores, one word per token for the order, largest keys and mass
+ * of each chunk. */
 static size_t row_words(int64_t cols)
 {
     return (size_t)(2 * cols + 2 * div_up(cols, CHUNK));
@@ -67,7 +69,7 @@ static size_t sample_workspace(const Node *node, int num_workers)
     return (size_t)num_workers * row_words(node->in[SAMPLE_IN_LOGITS]->type.dim[1]) * 8;
 }
 
-/* SAMPLE_ROW_BYTES of each row; scores where something may change them. */
+/* SAMPLE_ROW_BYTES for each row, and room for scores if an input may change them. */
 static size_t sample_gpu_workspace(const Node *node, int sm)
 {
     const SampleAttrs *attrs = node->attrs;
@@ -82,20 +84,20 @@ static size_t sample_gpu_workspace(const Node *node, int sm)
 typedef struct Row {
     const KernelArgs *args;
     int64_t           b, vocab;
-    uint32_t         *seen;  /* NULL: not counted */
-    const uint32_t   *guide; /* NULL: none */
+    uint32_t         *seen;  /* NULL: tokens aren't counted */
+    const uint32_t   *guide; /* NULL: the row has none */
     SampleRow         controls;
     const float      *logits, *scores;
-    float             most_logit, most;  /* of scores */
-    uint64_t         *order;             /* (vocab) */
-    uint32_t         *logit_keys, *keys; /* the largest of each chunk of logits and scores */
-    uint64_t         *mass;              /* of each chunk */
+    float             most_logit, most;  /* most: the largest score */
+    uint64_t         *order;             /* room for (vocab) tokens, see sample_order */
+    uint32_t         *logit_keys, *keys; /* by chunk: its largest logit and its largest score */
+    uint64_t         *mass;              /* by chunk: sum of its weights */
 } Row;
 
-/* How a kernel finds what is kept and told. */
+/* The steps in which the plain and the fast kernel differ. */
 typedef struct SampleKernel {
-    uint64_t (*border)(Row *row);          /* the last token that top-k and top-p leave, as its place in the order */
-    void (*best)(Row *row, int64_t count); /* leaves so many first tokens of the logits' order, sorted */
+    uint64_t (*border)(Row *row);          /* the last token that top-k and top-p keep (the border), as a sample_order */
+    void (*best)(Row *row, int64_t count); /* sorts the tokens with the `count` largest logits to the front of row->order */
     uint64_t (*mass)(Row *row, const float *scores, float most, float scale, uint64_t border, uint64_t least);
     int32_t (*find)(const Row *row, uint64_t border, uint64_t drawn);
 } SampleKernel;
@@ -111,7 +113,7 @@ static uint64_t weight_in(const Row *row, uint64_t order)
     return sample_weight(sample_order_score(order), row->most, row->controls.scale);
 }
 
-/* Bias, bans, penalties, a guide. */
+/* Applies bias, bans, penalties and a guide. */
 static void change_scores(const Row *row, float *scores)
 {
     const TensorView *ids = &row->args->in[SAMPLE_IN_BIAS_IDS], *bias = &row->args->in[SAMPLE_IN_BIAS];
@@ -126,7 +128,7 @@ static void change_scores(const Row *row, float *scores)
     for (int64_t i = 0; i < row->vocab && row->guide; i++) scores[i] = sample_guided(row->guide, i, scores[i]);
 }
 
-/* The row of the batch, its logits and scores, in a worker's memory. */
+/* Prepares row b of the batch, with logits and scores in the worker's part of the workspace. */
 static Row row_open(const KernelArgs *args, int64_t b, int worker)
 {
     const SampleAttrs *attrs = args->attrs;
@@ -151,7 +153,7 @@ static Row row_open(const KernelArgs *args, int64_t b, int worker)
     return row;
 }
 
-/* What isn't wanted has no memory. */
+/* data is NULL if the output isn't wanted. */
 static void put_id(const KernelArgs *args, int64_t b, int32_t id)
 {
     int32_t *ids = args->out[SAMPLE_OUT_IDS].data;
@@ -173,7 +175,7 @@ static void put_best(const KernelArgs *args, int64_t b, int64_t k, int32_t id, f
     if (logprobs) logprobs[at] = logprob;
 }
 
-/* A row without a choice. */
+/* Outputs of a row without a choice. id: SAMPLE_IDLE or SAMPLE_BAD. */
 static void put_none(const KernelArgs *args, int64_t b, int32_t id)
 {
     put_id(args, b, id);
@@ -181,7 +183,7 @@ static void put_none(const KernelArgs *args, int64_t b, int32_t id)
     for (int64_t k = 0; k < max_i64(1, ((const SampleAttrs *)args->attrs)->best); k++) put_best(args, b, k, -1, 0);
 }
 
-/* The chosen token goes where the sequence's next run reads it. */
+/* Stores the chosen token, also in `next`, where the sequence's next run reads it. */
 static void put_choice(Row *row, int32_t id)
 {
     put_id(row->args, row->b, id);
@@ -200,7 +202,7 @@ static void tell_best(Row *row, const SampleKernel *kernel, uint64_t mass)
     }
 }
 
-/* The row's keys are known. */
+/* Chooses the row's token and fills in all outputs. The row's keys are set already. */
 static void row_choose(Row *row, const SampleKernel *kernel)
 {
     const KernelArgs *args = row->args;
@@ -301,7 +303,7 @@ static Status sample_plain(const KernelArgs *args)
 
 /* ---- the fast one ---- */
 
-/* The largest key of a chunk; that of NaN is larger than all. */
+/* The largest key in a chunk; with a NaN, a key above all others. */
 VEC_ROW uint32_t chunk_key(const float *x, int64_t count)
 {
     uint32_t most = 0, nan = 0;
@@ -314,7 +316,7 @@ VEC_ROW uint32_t chunk_key(const float *x, int64_t count)
     return most | nan;
 }
 
-/* Of all chunks of the row. */
+/* Fills in the keys of all chunks, and returns the largest. */
 VEC_ROW uint32_t row_keys(const float *x, int64_t count, uint32_t *keys)
 {
     uint32_t most = 0;
@@ -337,7 +339,7 @@ VEC_ROW uint64_t chunk_mass(const float *scores, int64_t count, float most, floa
     return sample_mass(coarse, fine);
 }
 
-/* Of the kept tokens of a chunk, whose first id is `first`. */
+/* Mass of the kept tokens in a chunk. first: id of its first token. */
 VEC_ROW uint64_t chunk_kept(const float *scores, int32_t first, int32_t count, float most, float scale, uint64_t border, uint64_t least)
 {
     int32_t  coarse = 0, fine = 0, last = sample_order_id(border);
@@ -354,7 +356,7 @@ VEC_ROW uint64_t chunk_kept(const float *scores, int32_t first, int32_t count, f
     return sample_mass(coarse, fine);
 }
 
-/* Leaves the mass of each chunk. border 0: all are kept. */
+/* Fills in the mass of each chunk, and returns their sum. border 0: all tokens are kept. */
 VEC_ROW uint64_t row_mass(Row *row, const float *scores, float most, float scale, uint64_t border, uint64_t least)
 {
     uint64_t mass = 0, key = border >> 32;
@@ -387,7 +389,7 @@ VEC_ROW void chunk_exps(float *exps, const float *scores, int64_t count, float m
     for (int64_t i = 0; i < count; i++) exps[i] = sample_exp(sample_distance(scores[i], most, scale));
 }
 
-/* The chunks' masses are those of row_mass. */
+/* Needs the chunks' masses as row_mass has left them. */
 static int32_t fast_find(const Row *row, uint64_t border, uint64_t drawn)
 {
     float   exps[CHUNK];
@@ -410,7 +412,7 @@ static void swap(uint64_t *a, uint64_t *b)
     *b = kept;
 }
 
-/* Puts what is before the median of three of [begin, end) in front of it, and returns where that is then. */
+/* Moves tokens that come before the median of three of [begin, end) in front of it. Returns the median's new index. */
 static int64_t split(uint64_t *order, int64_t begin, int64_t end)
 {
     uint64_t *first = &order[begin], *middle = &order[begin + (end - begin) / 2], *last = &order[end - 1];
@@ -418,7 +420,7 @@ static int64_t split(uint64_t *order, int64_t begin, int64_t end)
     if (*first < *last) swap(first, last);
     if (*last < *middle) swap(last, middle);
     int64_t at = begin;
-    for (int64_t i = begin; i < end - 1; i++) { /* no branch: half of them would be guessed wrong */
+    for (int64_t i = begin; i < end - 1; i++) { /* without a branch, as half of the predictions would be wrong */
         uint64_t own = order[i];
         order[i] = order[at];
         order[at] = own;
@@ -443,12 +445,13 @@ static uint64_t mass_between(const Row *row, int64_t begin, int64_t end)
     return mass;
 }
 
-/* Puts the first tokens of the order in front, unsorted: as few as are `count` or have the mass `wanted`; of n. Returns how many. */
+/* Of the first n entries of row->order, moves those that come first to the front, unsorted: until there are `count` or their mass is
+ * `wanted`. Returns how many. */
 static int64_t select_first(Row *row, int64_t n, int64_t count, uint64_t wanted)
 {
     enum { FEW = 24 };
     int64_t  begin = 0, end = n;
-    uint64_t mass = 0; /* of those before begin */
+    uint64_t mass = 0; /* of the entries before begin */
     while (end - begin > FEW) {
         int64_t  at = split(row->order, begin, end);
         uint64_t part = wanted == ANY_MASS ? 0 : mass_between(row, begin, at);
@@ -466,7 +469,7 @@ static int64_t select_first(Row *row, int64_t n, int64_t count, uint64_t wanted)
     return begin;
 }
 
-/* Puts tokens whose key is at least this in the row's order, and returns how many. */
+/* Puts all tokens whose key is at least `least` into row->order, and returns how many. */
 static int64_t collect(Row *row, const float *scores, const uint32_t *keys, uint32_t least)
 {
     int64_t n = 0;
@@ -480,7 +483,8 @@ static int64_t collect(Row *row, const float *scores, const uint32_t *keys, uint
     return n;
 }
 
-/* A key that at least `count` tokens reach, and not many more: that of the largest token of so many chunks. */
+/* A key that at least `count` tokens reach, and not many more: the count-th largest of the chunks' largest keys. 0: there are too few
+ * chunks. */
 static uint32_t reached_by(Row *row, const uint32_t *keys, int64_t count)
 {
     int64_t chunks = div_up(row->vocab, CHUNK);
@@ -492,7 +496,8 @@ static uint32_t reached_by(Row *row, const uint32_t *keys, int64_t count)
     return (uint32_t)(least >> 32);
 }
 
-/* Those that have the mass `wanted` are hardly ever less likely than half of the chunks' likeliest. */
+/* Puts tokens with at least the mass `wanted` into row->order, and returns how many. First it tries tokens above the median of the
+ * chunks' largest scores, which almost always is enough. */
 static int64_t collect_mass(Row *row, uint64_t wanted)
 {
     int64_t n = collect(row, row->scores, row->keys, reached_by(row, row->keys, (div_up(row->vocab, CHUNK) + 1) / 2));
@@ -580,7 +585,7 @@ const OpDef op_sample = {
                "[2,9] masked=1, [2,8], i32[2,8] below=1073741824, i32[2] below=2, i32[2] below=9\n"
                "[12,1032], [12,8], i32[12,8] below=1073741824, i32[12] below=12, i32[12] below=700, _, _, _,"
                "  i32[12,33] below=1073741824 {vocab=1000, best=3}\n",
-    /* Vocabularies; of one most tokens are out. */
+    /* Real vocabularies; in the last sample most tokens are out. */
     .large = "[64,151936], [64,8], i32[64,8] below=1073741824, i32[64] below=64, i32[64] below=700 {best=20}\n"
              "[10,32001], [10,8], i32[10,8] below=1073741824, i32[10] below=10, i32[10] below=700, i32[10,32001] below=30,"
              "  i32[10,300] below=32001, [10,300] masked=200 {best=20}\n"

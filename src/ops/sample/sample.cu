@@ -1,10 +1,14 @@
-/* sample on CUDA, in four launches. `scan`: each group's first token of the order, and the scores where they differ from the logits; a row
- * of which one token is kept needs no more. `weigh`: the logits' mass where they are told; a list of the likeliest tokens: those that the
- * k-th largest of the groups' largest scores leaves are at least k, and hardly more; without top-k masses of groups, or how many tokens
- * each bucket has. `split`: where top-p or min-p is of all tokens, the masses of groups before the border, and a list of what may be it.
- * `choose`, a block a row: it sorts the list and decides in it where that is enough; where it isn't, it narrows the row down to what fits
- * into the list, some passes over it. Masses are whole numbers: atomics in any order give the same bits. Groups below what is listed are
- * passed over where nothing else reads them. */
+/* sample on CUDA, in four launches; a warp reads a group of tokens.
+ * - `scan` finds the first token (in the order of sample.h) of each group, and computes the scores if they differ from the logits. A row
+ * with top-k 1 and no log-probabilities needs no more.
+ * - `weigh` sums the mass of the logits if log-probabilities are wanted. With top-k it lists the likeliest tokens: those not below the k-th
+ * largest of the groups' largest scores, which are at least k tokens and rarely many more. Without top-k it sums the mass of each group, or
+ * counts the tokens in each bucket.
+ * - `split`, for top-p or min-p without top-k, sums the mass before the border by groups, and lists the tokens that may be the border.
+ * - `choose`, a thread block per row, sorts the list and chooses from it if it is sufficient. If it isn't, several passes over the row
+ * narrow it down to the tokens that fit into the list.
+ * Masses are integers, so atomic additions in any order give the same bits. Groups below all listed tokens are skipped unless something
+ * else needs them. */
 #include "ops/sample/sample_choose.cuh"
 #include "ops/sample/sample_scan.cuh"
 #include "ops/sample/sample_split.cuh"
@@ -42,7 +46,7 @@ static Sampling sampling_of(const KernelArgs *args)
     return s;
 }
 
-/* What is read 16 bytes at once comes first. There are scores where something may change them. */
+/* Lays out the workspace; arrays that are read 16 bytes at a time come first. There are scores only if an input may change them. */
 static void place(Sampling *s, void *workspace)
 {
     int64_t rows = s->rows, groups = rows * s->groups;
@@ -59,7 +63,7 @@ static void place(Sampling *s, void *workspace)
 
 template <typename X, bool VEC> static Status launch(const Sampling &s, bool early, cudaStream_t stream)
 {
-    enum { WARPS = 132 * 32 }; /* at once on the GPU that this is cut for; results are the same however it is */
+    enum { WARPS = 132 * 32 }; /* warps that the GPU this is tuned for (H200) runs at once; other values give the same results */
     int64_t turns = cuda_div_up((int64_t)s.groups * s.rows, WARPS), blocks = cuda_div_up(s.groups, SCAN_WARPS * turns);
     dim3    grid((unsigned)blocks, (unsigned)s.rows);
     size_t  maps = s.num_bias ? SCAN_WARPS * SAMPLE_STEP * sizeof(int32_t) : 0;

@@ -1,9 +1,10 @@
-/* What CPU and CUDA share of `sample`, so that both choose the same ids of the same logits: no sum of floats decides anything. A token's
- * weight, e^((score - largest score) / temperature), is made by the same steps on both, rounded to 2^-40ths, and summed as a whole number:
- * in whatever order it is added up, a sum has the same bits. Temperature is part of the weight alone: an order of scores that it could
- * round to equals would be another.
+/* Shared by CPU and CUDA, so that both choose the same ids from the same logits: no sum of floats decides anything. A token's weight,
+ * e^((score - largest score) / temperature), is computed by the same steps on both, rounded to a multiple of 2^-40 and summed as an integer
+ * (a mass). So a mass has the same bits in whatever order it is summed. Temperature only changes weights: scores divided by it could round
+ * to equal values, which would change their order.
  *
- * Tokens are ordered by score, the highest first, and of equal ones by id, the lowest first. `sample_order` is that as one number. */
+ * Tokens are ordered by score, the highest first, and tokens of equal score by id, the lowest first. `sample_order` makes one number of
+ * both: a token that comes first has a larger one. The border is the last token in this order that top-k and top-p keep. */
 #pragma once
 
 #include "ops/attrs.h"
@@ -30,43 +31,43 @@ enum { SAMPLE_OUT_IDS, SAMPLE_OUT_LOGPROBS, SAMPLE_OUT_BEST_IDS, SAMPLE_OUT_BEST
 /* The most tokens that attribute best may ask for. */
 enum { SAMPLE_MOST_BEST = 1024 };
 
-/* Ids of rows that have none: no sequence is in the slot; the scores hold NaN or +inf, or are -inf for every token. */
+/* Ids for rows without a choice. IDLE: the slot belongs to no sequence. BAD: a score is NaN or +inf, or all are -inf. */
 enum { SAMPLE_IDLE = -1, SAMPLE_BAD = -2 };
 
-#define SAMPLE_ONE (UINT64_C(1) << 40) /* the weight of the highest score */
+#define SAMPLE_ONE (UINT64_C(1) << 40) /* the weight of the highest score: 1 in units of 2^-40 */
 
-/* On a GPU a row is cut into groups of whole steps of a warp; tokens that the largest scores of groups leave are listed. */
+/* A GPU divides a row into groups, each a multiple of a warp's step of SAMPLE_STEP tokens. Lists hold up to SAMPLE_LIST tokens. */
 enum { SAMPLE_STEP = 512, SAMPLE_MOST_GROUPS = 1024, SAMPLE_LIST = 2048, SAMPLE_BUCKETS = 2048 };
 
-/* Tokens of a group. */
+/* Tokens in a group. */
 static inline int64_t sample_group(int64_t vocab)
 {
     int64_t steps = (vocab + SAMPLE_STEP - 1) / SAMPLE_STEP;
     return SAMPLE_STEP * ((steps + SAMPLE_MOST_GROUPS - 1) / SAMPLE_MOST_GROUPS);
 }
 
-/* Words of a row's guide, which has a bit for each column. */
+/* Words in a row's guide, which has one bit per column. */
 static inline int64_t sample_guide_words(int64_t cols)
 {
     return (cols + 31) / 32;
 }
 
-/* What the launches tell each other of a row, beside its groups, lists and buckets. */
+/* What launches pass on about a row, beside its groups, lists and buckets. */
 typedef struct SampleState {
-    uint64_t mass;                  /* of the logits */
-    uint64_t all;                   /* of the scores, where top-p wants a part of it */
-    uint64_t above;                 /* of what surely comes before the border */
-    uint32_t listed, listed_logits; /* more than SAMPLE_LIST: the list isn't whole */
-    uint32_t least;                 /* the key that listed scores have at least */
-    uint32_t most, most_logit;      /* the largest keys */
-    float    per_distance;          /* buckets of a distance of 1 */
+    uint64_t mass;                  /* mass of the logits, with temperature 1 */
+    uint64_t all;                   /* mass of the scores, if top-p needs it */
+    uint64_t above;                 /* mass of tokens that certainly come before the border */
+    uint32_t listed, listed_logits; /* tokens in each list; above SAMPLE_LIST: the list is incomplete */
+    uint32_t least;                 /* least key of listed scores */
+    uint32_t most, most_logit;      /* largest keys of the scores and of the logits */
+    float    per_distance;          /* number of buckets for a distance of 1 */
 } SampleState;
 
-/* Workspace of a row: state, two lists, buckets; of each group its mass, its first token and two keys. */
+/* Workspace of a row in bytes: state, two lists, buckets; for each group its mass, its first token and two keys. */
 #define SAMPLE_ROW_BYTES(groups) \
     ((int64_t)sizeof(SampleState) + 2 * 8 * SAMPLE_LIST + 4 * SAMPLE_BUCKETS + (2 * 8 + 2 * 4) * (int64_t)(groups))
 
-/* Floats from row to row of changed scores. */
+/* Floats from one row of changed scores to the next. */
 static inline int64_t sample_stride(int64_t vocab)
 {
     return (vocab + 7) / 8 * 8;
@@ -97,12 +98,12 @@ SAMPLE_FN float sample_float(uint32_t bits)
 typedef struct SampleRow {
     float    scale; /* 1 / temperature */
     float    repetition, presence, frequency;
-    int64_t  top_k; /* 0: all */
-    uint64_t top_p; /* in 2^-24ths; 2^24: all */
-    uint64_t least; /* the least weight that min-p leaves */
+    int64_t  top_k; /* 0: no limit */
+    uint64_t top_p; /* in units of 2^-24; 2^24: no limit */
+    uint64_t least; /* least weight that min-p keeps */
 } SampleRow;
 
-/* Greedy is the best one of the order, whatever the other filters. */
+/* Reads a row's controls. Greedy means top-k 1, whatever the other controls are. */
 SAMPLE_FN SampleRow sample_row(const float *controls, int64_t vocab)
 {
     float temperature = controls[SAMPLE_TEMPERATURE], k = controls[SAMPLE_TOP_K], p = controls[SAMPLE_TOP_P],
@@ -116,13 +117,13 @@ SAMPLE_FN SampleRow sample_row(const float *controls, int64_t vocab)
     return row;
 }
 
-/* Whether scores of tokens that were seen differ from their logits. */
+/* Whether penalties change the scores of tokens that were seen. */
 SAMPLE_FN bool sample_penalises(const SampleRow *row)
 {
     return row->repetition != 1 || row->presence != 0 || row->frequency != 0;
 }
 
-/* The mass that top-p wants of `all`: at least the first token. */
+/* The mass that top-p keeps, out of `all`: enough for at least the first token. */
 SAMPLE_FN uint64_t sample_wanted(const SampleRow *row, uint64_t all)
 {
     uint64_t low = (all & 0xFFFFFF) * row->top_p + 0xFFFFFF, wanted = (all >> 24) * row->top_p + (low >> 24);
@@ -131,7 +132,7 @@ SAMPLE_FN uint64_t sample_wanted(const SampleRow *row, uint64_t all)
 
 /* ---- scores and their order ---- */
 
-/* seen: see mark_seen. What multiplies is rounded before what is added to it: the fmaf leaves compilers nothing to fuse. */
+/* seen: see mark_seen. The product is rounded before the sum, on CPU and CUDA alike: fmaf leaves nothing for compilers to fuse. */
 SAMPLE_FN float sample_penalised(const SampleRow *row, float x, uint32_t seen)
 {
     uint32_t count = seen & ~SAMPLE_IN_PROMPT;
@@ -140,7 +141,7 @@ SAMPLE_FN float sample_penalised(const SampleRow *row, float x, uint32_t seen)
     return count ? x - row->presence : x;
 }
 
-/* Floats as whole numbers of the same order; -0 is 0. */
+/* Maps floats to integers in the same order; -0 equals 0. */
 SAMPLE_FN uint32_t sample_key(float x)
 {
     uint32_t bits = sample_bits(x + 0.0f);
@@ -152,7 +153,7 @@ SAMPLE_FN float sample_of_key(uint32_t key)
     return sample_float(key ^ (key >> 31 ? 0x80000000u : ~0u));
 }
 
-/* Whether a row whose largest score has this key can be drawn from. */
+/* Whether a row whose largest key is `most` has finite scores to draw from. */
 SAMPLE_FN bool sample_key_fits(uint32_t most)
 {
     return most > sample_key(-INFINITY) && most < sample_key(INFINITY);
@@ -173,7 +174,7 @@ SAMPLE_FN float sample_order_score(uint64_t order)
     return sample_of_key((uint32_t)(order >> 32));
 }
 
-/* A guide forbids what it has no bit for, whatever else changes scores; what is no score stays none. */
+/* Tokens without a bit in the guide get -inf, whatever their score; NaN and +inf stay, so that a bad row stays bad. */
 SAMPLE_FN float sample_guided(const uint32_t *guide, int64_t id, float x)
 {
     return guide[id / 32] >> (id % 32) & 1 || !(x < INFINITY) ? x : -INFINITY;
@@ -181,16 +182,16 @@ SAMPLE_FN float sample_guided(const uint32_t *guide, int64_t id, float x)
 
 /* ---- weights ---- */
 
-/* The exponent of a weight, at most 0. */
+/* The exponent of a token's weight, at most 0. */
 SAMPLE_FN float sample_distance(float score, float most, float scale)
 {
     return (score - most) * scale;
 }
 
-#define SAMPLE_MAGIC 12582912.0f /* 1.5 2^23: adding it rounds to a whole number, held in the low bits */
+#define SAMPLE_MAGIC 12582912.0f /* 1.5 2^23: adding it rounds a float to an integer, which is then in the low bits */
 
-/* e^d for d at most 0, within 1.7e-7: d = n ln2 + r, e^r by a polynomial fitted to 9.2e-8. Below e^-30, which is 0 in 2^-40ths, e^-30;
- * NaN too. */
+/* e^d for d at most 0, with an error of at most 1.7e-7: d = n ln2 + r, and e^r by a polynomial fitted to 9.2e-8. For d below -30 and for
+ * NaN it is e^-30, which rounds to a weight of 0. */
 SAMPLE_FN float sample_exp(float d)
 {
 #ifdef __CUDA_ARCH__
@@ -208,9 +209,9 @@ SAMPLE_FN float sample_exp(float d)
     return sample_float(sample_bits(e) + (sample_bits(shifted) << 23));
 }
 
-/* A weight of at most 1 in 2^-40ths is 2^23 coarse + fine, |fine| <= 2^22: sums of up to 2^8 of either fit 32 bits. Two additions that
- * round make them, where a conversion to 64 bits would take a GPU eight times as long. */
-#define SAMPLE_COARSE 96.0f            /* 1.5 2^6: numbers there are multiples of 2^-17 */
+/* A weight e of at most 1, in units of 2^-40, is 2^23 coarse + fine with |fine| <= 2^22, so sums of 2^8 weights have parts that fit 32
+ * bits. Each part takes a rounding addition; a conversion to 64 bits would take a GPU eight times as long. */
+#define SAMPLE_COARSE 96.0f            /* 1.5 2^6: floats near it are multiples of 2^-17 */
 #define SAMPLE_FINE (1.5f / 131072.0f) /* 1.5 2^-17: of 2^-40 */
 
 SAMPLE_FN int32_t sample_coarse(float e)
@@ -240,7 +241,7 @@ SAMPLE_FN uint64_t sample_weight(float score, float most, float scale)
     return sample_weight_at(sample_distance(score, most, scale));
 }
 
-/* ln of a token's share of a mass of weights like its own. The difference of two zeros may be -0: 0 is added. */
+/* ln of a token's share of `mass`, which is a mass of weights with the same `most` and `scale`. Adding 0.0 turns -0 into 0. */
 SAMPLE_FN float sample_logprob(float score, float most, float scale, uint64_t mass)
 {
     return (float)((double)sample_distance(score, most, scale) - log((double)mass * (1.0 / (double)SAMPLE_ONE)) + 0.0);
@@ -248,8 +249,8 @@ SAMPLE_FN float sample_logprob(float score, float most, float scale, uint64_t ma
 
 /* ---- the draw ---- */
 
-/* A whole number below `mass`: of the kept tokens in order of ids, the one is chosen with which their mass exceeds it. It is drawn by a
- * row of keys, which don't name the slot: a request has the same text wherever it runs. */
+/* A random integer below `mass`. The token drawn is the first, in the order of ids, with which the summed mass of kept tokens exceeds
+ * it. It depends on a row of keys, not on the slot: a request gets the same text wherever it runs. */
 SAMPLE_FN uint64_t sample_draw(const uint32_t *keys, uint64_t mass)
 {
     uint64_t seed = (uint64_t)keys[SAMPLE_SEED_HIGH] << 32 | keys[SAMPLE_SEED_LOW];

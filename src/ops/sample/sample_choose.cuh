@@ -1,11 +1,11 @@
-/* The last launch of `sample` (sample.cu): a block decides for a row. */
+/* The last launch of `sample` (sample.cu): a thread block chooses a row's token. */
 #pragma once
 
 #include "ops/sample/sample_rows.cuh"
 
 struct Shared {
-    uint64_t list[SAMPLE_LIST]; /* places in the order */
-    uint64_t mass[SAMPLE_LIST]; /* of those up to each */
+    uint64_t list[SAMPLE_LIST]; /* tokens, as sample_order */
+    uint64_t mass[SAMPLE_LIST]; /* mass of the tokens up to each, inclusive */
     uint64_t group[SAMPLE_MOST_GROUPS];
     uint64_t part[CHOOSE_WARPS], found, found_mass;
     uint64_t pivot_mass[3];
@@ -22,7 +22,7 @@ static __device__ __forceinline__ uint32_t few_sum(uint32_t x)
     return x;
 }
 
-/* Each of few goes behind those that are larger: FEW_EACH threads count them. */
+/* Sorts at most FEW tokens: each moves to the index that is the number of larger ones, counted by FEW_EACH threads. */
 static __device__ void sort_few(Shared *sh, int n)
 {
     int      i = threadIdx.x / FEW_EACH;
@@ -35,7 +35,7 @@ static __device__ void sort_few(Shared *sh, int n)
     __syncthreads();
 }
 
-/* Sorts the first n of the list, the largest first; by all threads. A warp's pairs of a distance below 64 are its own. */
+/* Sorts the first n tokens of the list, the largest first (bitonic sort, by all threads). Pairs less than 64 apart are within one warp. */
 static __device__ void sort_list(Shared *sh, int n)
 {
     if (n <= FEW) return sort_few(sh, n);
@@ -63,7 +63,7 @@ static __device__ __forceinline__ uint64_t weight_in(const Tokens &of, uint64_t 
     return sample_weight(sample_order_score(order), of.most, of.scale);
 }
 
-/* The masses up to each of the first n of the list. */
+/* Fills sh->mass for the first n tokens of the list. */
 static __device__ void add_up(Shared *sh, const Tokens &of, int n)
 {
     uint64_t before = 0;
@@ -76,7 +76,8 @@ static __device__ void add_up(Shared *sh, const Tokens &of, int n)
     __syncthreads();
 }
 
-/* The first of the list, n of them, up to which `count` tokens or the mass `wanted` are reached, with so many before it; -1: none. */
+/* Index of the first of n listed tokens with which `count` tokens or the mass `wanted` are reached; count_before and mass_before come
+ * before the list. -1: none. */
 static __device__ int first_reaching(Shared *sh, int n, int64_t count, uint64_t wanted, int64_t count_before, uint64_t mass_before)
 {
     if (threadIdx.x == 0) sh->id = -1;
@@ -92,7 +93,7 @@ static __device__ int first_reaching(Shared *sh, int n, int64_t count, uint64_t 
     return found;
 }
 
-/* f(order) for each token of the row. */
+/* Calls f(order, score) for each token of the row. */
 template <typename X, bool VEC, typename F>
 static __device__ __forceinline__ void each_token(const Sampling &s, int b, const Tokens &of, F f)
 {
@@ -107,7 +108,7 @@ static __device__ __forceinline__ void each_token(const Sampling &s, int b, cons
                       });
 }
 
-/* Puts the row's tokens of [low, above) into the list, sorted; there are at most SAMPLE_LIST. Returns how many. */
+/* Lists the row's tokens with an order in [low, above), at most SAMPLE_LIST, and sorts them. Returns how many. */
 template <typename X, bool VEC>
 static __device__ int list_between(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t low, uint64_t above)
 {
@@ -125,7 +126,7 @@ static __device__ int list_between(const Sampling &s, Shared *sh, int b, const T
     return n;
 }
 
-/* Counts and masses of the tokens that reach each of three pivots. */
+/* For each of three pivots: number and mass of the tokens whose order is at least the pivot. */
 template <typename X, bool VEC>
 static __device__ void measure(const Sampling &s, Shared *sh, int b, const Tokens &of, const uint64_t *pivot, bool weighed)
 {
@@ -149,8 +150,8 @@ static __device__ void measure(const Sampling &s, Shared *sh, int b, const Token
     __syncthreads();
 }
 
-/* The place in the order of the token with which `count` tokens or the mass `wanted` are reached; *mass up to it. The whole row is read for
- * each cut of what is left into quarters, until that fits into the list. */
+/* Returns the order of the token with which `count` tokens or the mass `wanted` are reached, and *mass up to it. Each pass over the row
+ * cuts the remaining range of orders into quarters, until its tokens fit into the list. */
 template <typename X, bool VEC>
 static __device__ uint64_t narrow(const Sampling &s, Shared *sh, int b, const Tokens &of, int64_t count, uint64_t wanted, uint64_t *mass)
 {
@@ -158,7 +159,7 @@ static __device__ uint64_t narrow(const Sampling &s, Shared *sh, int b, const To
     int64_t  count_above = 0, count_low = s.vocab;
     bool     weighed = wanted != UINT64_MAX;
     float    zero = of.most - 31 / of.scale;
-    if (weighed && count >= s.vocab && sample_distance(zero, of.most, of.scale) <= -30) /* from there down weights are 0 */
+    if (weighed && count >= s.vocab && sample_distance(zero, of.most, of.scale) <= -30) /* below `zero` all weights are 0 */
         low = (uint64_t)sample_key(zero) << 32;
     while (count_low - count_above > SAMPLE_LIST) {
         uint64_t quarter = (above - low) / 4, pivot[3] = {low + quarter, low + 2 * quarter, low + 3 * quarter};
@@ -188,12 +189,12 @@ static __device__ uint64_t narrow(const Sampling &s, Shared *sh, int b, const To
     return border;
 }
 
-/* The border of a row with top-k, where the list doesn't have it. */
+/* Finds the border of a row with top-k by passes over the row, if the list isn't sufficient. */
 template <typename X, bool VEC> static __device__ uint64_t border_of_row(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of)
 {
     uint64_t all, border = narrow<X, VEC>(s, sh, row.b, of, row.controls.top_k, UINT64_MAX, &all);
     if (row.controls.top_p == 1u << 24) return border;
-    uint64_t pivot[3] = {border, border, border}; /* the weights of those were not asked for */
+    uint64_t pivot[3] = {border, border, border}; /* narrow hasn't summed weights, as it was asked for a count */
     measure<X, VEC>(s, sh, row.b, of, pivot, true);
     all = sh->pivot_mass[0];
     __syncthreads();
@@ -201,11 +202,11 @@ template <typename X, bool VEC> static __device__ uint64_t border_of_row(const S
     return max(last, border);
 }
 
-/* How many first tokens of the sorted list of n are kept, before min-p, of a row with top-k; -1: what is listed doesn't say. */
+/* Number of tokens that top-k and top-p keep, from the sorted list of n, for a row with top-k; -1: the list isn't sufficient. */
 static __device__ int kept_of_list(Shared *sh, const RowOf &row, const Tokens &of, const SampleState *state, int n)
 {
     const SampleRow *controls = &row.controls;
-    /* what isn't listed weighs nothing */
+    /* true: all tokens that aren't listed have weight 0 */
     bool whole = sample_distance(sample_of_key(state->least), of.most, of.scale) <= -29;
     if (!n || (n < controls->top_k && !whole)) return -1;
     int first = controls->top_k < n ? (int)controls->top_k : n;
@@ -214,13 +215,13 @@ static __device__ int kept_of_list(Shared *sh, const RowOf &row, const Tokens &o
     return last < 0 ? -1 : last + 1;
 }
 
-/* Of one of the list. */
+/* Weight of token i of the list. */
 static __device__ __forceinline__ uint64_t listed_mass(const Shared *sh, int i)
 {
     return sh->mass[i] - (i ? sh->mass[i - 1] : 0);
 }
 
-/* The id drawn of the first n of the list whose weight is at least `least`. */
+/* Draws an id from the first n listed tokens whose weight is at least `least`. *kept: their mass. */
 static __device__ int32_t draw_of_list(Shared *sh, int n, uint64_t least, const uint32_t *keys, uint64_t *kept)
 {
     uint64_t sum = 0;
@@ -232,7 +233,8 @@ static __device__ int32_t draw_of_list(Shared *sh, int n, uint64_t least, const 
     }
     uint64_t drawn = sample_draw(keys, sum);
     *kept = sum;
-    for (int i = threadIdx.x / FEW_EACH; i - (int)threadIdx.x / FEW_EACH < n; i += FEW) { /* whole warps: some have no token */
+    for (int i = threadIdx.x / FEW_EACH; i - (int)threadIdx.x / FEW_EACH < n;
+         i += FEW) { /* loops by whole warps: some threads have no token */
         int32_t  id = i < n ? sample_order_id(sh->list[i]) : -1;
         uint64_t own = i < n ? listed_mass(sh, i) : 0, upto = 0;
         for (int k = threadIdx.x % FEW_EACH; k < n; k += FEW_EACH) {
@@ -247,7 +249,7 @@ static __device__ int32_t draw_of_list(Shared *sh, int n, uint64_t least, const 
     return sh->id;
 }
 
-/* The masses of what is kept of each group, for draw_of_row. */
+/* Fills sh->group with the mass of each group's kept tokens, for draw_of_row. */
 template <typename X, bool VEC>
 static __device__ void weigh_kept(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t border, uint64_t least)
 {
@@ -269,13 +271,13 @@ static __device__ void weigh_kept(const Sampling &s, Shared *sh, int b, const To
     __syncthreads();
 }
 
-/* One score of the row. */
+/* Score of token `id` of the row. */
 template <typename X> static __device__ __forceinline__ float score_at(const Sampling &s, int b, const Tokens &of, int id)
 {
     return of.scores ? s.scores[b * s.stride + id] : to_float(((const X *)s.logits)[b * s.cols + id]);
 }
 
-/* The id drawn of all that is kept, by the masses of groups. */
+/* Draws an id from all kept tokens, by the masses in sh->group. *kept: their sum. */
 template <typename X>
 static __device__ int32_t draw_of_row(const Sampling &s, Shared *sh, int b, const Tokens &of, uint64_t border, uint64_t least,
                                       uint64_t *kept)
@@ -303,7 +305,7 @@ static __device__ int32_t draw_of_row(const Sampling &s, Shared *sh, int b, cons
     return sh->id;
 }
 
-/* Copies a row's list, sorted; returns how many, 0 where not all are there. */
+/* Copies a list of the row and sorts it. Returns the number of tokens; 0: the list is incomplete or empty. */
 static __device__ int read_list(Shared *sh, const Listing &from)
 {
     uint32_t count = *from.count;
@@ -314,7 +316,7 @@ static __device__ int read_list(Shared *sh, const Listing &from)
     return (int)count;
 }
 
-/* The likeliest by the logits, of the sorted list. */
+/* Fills in the outputs with the likeliest tokens, from the list sorted by logits. */
 static __device__ void tell_best(const Sampling &s, const Shared *sh, int b, float most, uint64_t mass)
 {
     for (int k = threadIdx.x; k < max(1, s.best); k += CHOOSE_THREADS) {
@@ -325,7 +327,7 @@ static __device__ void tell_best(const Sampling &s, const Shared *sh, int b, flo
     }
 }
 
-/* A row without a choice. */
+/* Outputs of a row without a choice. id: SAMPLE_IDLE or SAMPLE_BAD. */
 static __device__ void put_none(const Sampling &s, int b, int32_t id)
 {
     if (threadIdx.x == 0 && s.ids) s.ids[b] = id;
@@ -336,8 +338,8 @@ static __device__ void put_none(const Sampling &s, int b, int32_t id)
     }
 }
 
-/* The border of a row that top-p is of all of, of the sorted list of what may be it; the masses of groups take in what is kept of that. 0:
- * it isn't there. */
+/* Finds the border for top-p without top-k in the sorted list of tokens that may be it. Adds the kept ones of these to sh->group. 0: the
+ * border isn't listed. */
 static __device__ uint64_t border_listed(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t wanted)
 {
     uint64_t above = s.state[row.b].above;
@@ -354,7 +356,7 @@ static __device__ uint64_t border_listed(const Sampling &s, Shared *sh, const Ro
     return sh->list[last];
 }
 
-/* The id drawn of a row without top-k; *kept: the mass of what it was drawn of. */
+/* Draws the id for a row without top-k. *kept: mass of the tokens it was drawn from. */
 template <typename X, bool VEC>
 static __device__ int32_t choose_by_mass(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t *kept)
 {
@@ -373,7 +375,8 @@ static __device__ int32_t choose_by_mass(const Sampling &s, Shared *sh, const Ro
     return draw_of_row<X>(s, sh, row.b, of, border, controls->least, kept);
 }
 
-/* The same with top-k, of the sorted list of n where that is enough. */
+/* Draws the id for a row with top-k, from the sorted list of n tokens if that is sufficient. *kept: mass of the tokens it was drawn
+ * from. */
 template <typename X, bool VEC>
 static __device__ int32_t choose_by_count(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, int n, uint64_t *kept)
 {
@@ -385,7 +388,7 @@ static __device__ int32_t choose_by_count(const Sampling &s, Shared *sh, const R
     return draw_of_row<X>(s, sh, row.b, of, border, row.controls.least, kept);
 }
 
-/* The likeliest by the logits; `listed`: they are the first of the sorted list. */
+/* Finds the likeliest tokens by logits and fills in their outputs. listed: the sorted list starts with them. */
 template <typename X, bool VEC>
 static __device__ void find_best(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, bool listed)
 {
@@ -399,7 +402,7 @@ static __device__ void find_best(const Sampling &s, Shared *sh, const RowOf &row
     tell_best(s, sh, b, of.most, s.state[b].mass);
 }
 
-/* The row's first token by its scores. */
+/* The row's first token by score, as sample_order. */
 static __device__ uint64_t first_of(const Sampling &s, Shared *sh, int b)
 {
     uint64_t own = (int)threadIdx.x < s.groups ? s.firsts[(int64_t)b * s.groups + threadIdx.x] : 0;

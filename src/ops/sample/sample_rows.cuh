@@ -1,4 +1,4 @@
-/* What the launches of `sample` (sample.cu) share: what a row is drawn by, and a warp's step over its tokens. */
+/* Shared by the launches of `sample` (sample.cu): a row's controls, and a warp's step over tokens. */
 #pragma once
 
 #include "device/cuda/vec.cuh"
@@ -11,7 +11,7 @@ struct Sampling {
     const void     *logits;
     int64_t         cols, stride, slots_count;
     int             rows, vocab, group, groups, num_bias, best;
-    bool            known; /* nothing of the program writes the controls, slots and biases */
+    bool            known; /* no launch of the program writes controls, slots and biases */
     int64_t         guide_words;
     const float    *controls, *bias;
     const uint32_t *keys, *guides;
@@ -19,7 +19,7 @@ struct Sampling {
     int32_t        *next, *ids, *best_ids;
     uint32_t       *seen;
     float          *logprobs, *best_logprobs;
-    /* workspace */
+    /* arrays in the workspace */
     SampleState *state;
     uint64_t    *list, *logit_list, *mass, *firsts;
     uint32_t    *buckets, *logit_keys, *low_keys;
@@ -29,17 +29,17 @@ struct Sampling {
 struct RowOf {
     SampleRow                       controls;
     int                             b;
-    int64_t                         slot; /* negative: idle */
+    int64_t                         slot; /* negative: the row is idle */
     bool                            penalised, biased;
-    bool                            by_mass;      /* top-p or min-p of all tokens */
-    const uint32_t                 *seen, *guide; /* NULL: none */
+    bool                            by_mass;      /* the row has top-p or min-p, and no top-k */
+    const uint32_t                 *seen, *guide; /* NULL: the row has none */
     __device__ __forceinline__ bool changed() const
     {
         return penalised || biased || guide;
     }
 };
 
-/* Called by whole warps. */
+/* Reads a row's controls. Must be called by whole warps. */
 static __device__ RowOf row_of(const Sampling &s, int b)
 {
     RowOf row;
@@ -59,7 +59,7 @@ static __device__ RowOf row_of(const Sampling &s, int b)
     return row;
 }
 
-/* What a row is drawn by is known before the launches in front have ended, where none of the program writes it. */
+/* row_of, and waits for earlier launches. If no launch of the program writes the controls, it reads them before waiting. */
 static __device__ __forceinline__ RowOf await_row(const Sampling &s, int b)
 {
     RowOf row;
@@ -76,14 +76,14 @@ static __device__ __forceinline__ bool is_told(const Sampling &s)
 
 /* ---- a warp's step ---- */
 
-template <int N> struct Together { /* tokens that lie side by side in a lane */
+template <int N> struct Together { /* tokens of a step: a lane has N adjacent ones in each load */
     static __device__ __forceinline__ int at(int k)
     {
         return k / N * 32 * N + (int)(threadIdx.x & 31) * N + k % N;
     }
 };
 
-/* A lane's tokens of SAMPLE_STEP from `base` on; `outside` for those behind the last. */
+/* Loads a lane's tokens of the step at `base`; ids from `vocab` on get the value `outside`. */
 template <typename T, bool VEC> static __device__ __forceinline__ void load_step(const T *row, int base, int vocab, float outside, float *v)
 {
     enum { N = VEC ? (int)Pack<T>::N : 1 };
@@ -96,7 +96,8 @@ template <typename T, bool VEC> static __device__ __forceinline__ void load_step
     }
 }
 
-/* f(base, v, Together) for the row's scores or logits from `begin` to `end`, a step each `turn` tokens. What is behind the last is NaN. */
+/* Calls f(base, v, Together) for steps over the row's scores or logits, at begin, begin + turn, ... below end. Tokens outside the
+ * vocabulary are NaN. */
 template <typename X, bool VEC, typename F>
 static __device__ __forceinline__ void each_step(const Sampling &s, int b, bool scores, int begin, int end, int turn, F f)
 {
@@ -120,7 +121,8 @@ static __device__ __forceinline__ uint64_t warp_sum64(uint64_t x)
     return x;
 }
 
-/* The inclusive sum up to each thread; *all: of all. By all threads of a block of whole warps; part: 32 words. */
+/* Returns the sum over threads up to this one, inclusive; *all: the sum over all threads. Must be called by all threads of a block of
+ * whole warps. part: 32 words of shared memory. */
 static __device__ uint64_t block_scan(uint64_t x, uint64_t *part, uint64_t *all)
 {
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -137,7 +139,7 @@ static __device__ uint64_t block_scan(uint64_t x, uint64_t *part, uint64_t *all)
     return x + before;
 }
 
-/* The largest of the block. By all threads of a block of whole warps; scratch: 32 words. */
+/* The largest value in the block. Must be called by all threads of a block of whole warps. scratch: 32 words of shared memory. */
 static __device__ uint32_t block_most(uint32_t most, uint32_t *scratch)
 {
     most = __reduce_max_sync(ALL_LANES, most);
@@ -150,9 +152,9 @@ static __device__ uint32_t block_most(uint32_t most, uint32_t *scratch)
 
 /* ---- lists and buckets ---- */
 
-/* What is decided of: a row's scores, or its logits. */
+/* The values to choose by: a row's scores, or its logits. */
 struct Tokens {
-    bool  scores; /* of the workspace */
+    bool  scores; /* they are in s.scores; else they are the logits */
     float most, scale;
 };
 
@@ -161,7 +163,7 @@ struct Listing {
     uint32_t *count;
 };
 
-/* Of the logits, where they aren't the scores; else it is free. */
+/* The list of the likeliest tokens by logits, if scores differ from logits; else it is free for other use. */
 static __device__ __forceinline__ Listing logit_listing(const Sampling &s, int b)
 {
     return {s.logit_list + (int64_t)b * SAMPLE_LIST, &s.state[b].listed_logits};
@@ -172,13 +174,13 @@ static __device__ __forceinline__ Listing listing(const Sampling &s, int b)
     return {s.list + (int64_t)b * SAMPLE_LIST, &s.state[b].listed};
 }
 
-/* The list of the border's bucket: the one that the likeliest by the logits aren't in. */
+/* The list of tokens that may be the border: the list that isn't used for the likeliest by logits. */
 static __device__ __forceinline__ Listing border_listing(const Sampling &s, const RowOf &row)
 {
     return row.changed() ? listing(s, row.b) : logit_listing(s, row.b);
 }
 
-/* Appends those of a step's tokens that `own` has a bit for, in any order. */
+/* Appends the tokens of a step whose bit is set in `own`, in any order. */
 template <typename T> static __device__ __forceinline__ void list_step(const Listing &to, int base, const float *v, unsigned own)
 {
     if (!__any_sync(ALL_LANES, own)) return;
@@ -196,7 +198,7 @@ template <typename T> static __device__ __forceinline__ void list_step(const Lis
         if (own >> k & 1 && at < SAMPLE_LIST) to.list[at++] = sample_order(v[k], base + T::at(k));
 }
 
-/* The mass of some tokens of a lane, at most STEP_EACH. */
+/* Mass of at most STEP_EACH tokens of a lane. */
 struct LaneMass {
     int32_t coarse, fine;
 
@@ -205,7 +207,7 @@ struct LaneMass {
         coarse += sample_coarse(e);
         fine += sample_fine(e);
     }
-    /* The lanes' fine parts together could take more than 32 bits. */
+    /* Sums over the warp. The sum of fine parts may need more than 32 bits, so it is taken in two pieces. */
     __device__ __forceinline__ uint64_t of_warp() const
     {
         return sample_mass(__reduce_add_sync(ALL_LANES, coarse),
@@ -213,8 +215,8 @@ struct LaneMass {
     }
 };
 
-/* Buckets of distances from the largest score: a token is in no later one than those after it in the order. Bucket k is that of distances
- * about k / per_distance, half of one to each side; the last one has all that is far, and NaN. */
+/* Buckets of distances from the largest score: a token that comes first in the order is in the same bucket or an earlier one. Bucket k
+ * holds distances within 1/2 of k, in units of 1 / per_distance; the last one holds all larger distances, and NaN. */
 struct Buckets {
     float per_distance;
 

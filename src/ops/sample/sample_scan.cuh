@@ -5,7 +5,7 @@
 
 /* ---- scan ---- */
 
-/* For each token of the step which bias it has, or -1: the last of those with its id. */
+/* For each token of the step: map[i] becomes the index of its bias, -1: none. Of several biases for an id the last counts. */
 static __device__ void map_bias(const Sampling &s, int b, int base, int32_t *map)
 {
     int lane = threadIdx.x & 31;
@@ -26,7 +26,7 @@ static __device__ __forceinline__ float changed_score(const Sampling &s, const R
     return row.guide ? sample_guided(row.guide, id, x) : x;
 }
 
-/* Stores changed scores; returns whether one is NaN or +inf. */
+/* Changes the scores of a step and stores them. Returns whether one is NaN or +inf. */
 template <typename T> static __device__ bool change_step(const Sampling &s, const RowOf &row, int base, int32_t *map, float *v)
 {
     bool   bad = false;
@@ -43,7 +43,7 @@ template <typename T> static __device__ bool change_step(const Sampling &s, cons
     return bad;
 }
 
-/* A lane's likeliest token. Where one token is kept of the row it is the first of equal ones; else its id isn't known. */
+/* A lane's likeliest token. With `one` (top-k 1) it is the first of equal ones; else its id isn't tracked. */
 struct First {
     float score;
     int   id;
@@ -59,7 +59,7 @@ struct First {
         for (int k = 0; k < STEP_EACH; k++)
             if (v[k] > score) score = v[k], id = base + T::at(k);
     }
-    /* The warp's, as its place in the order. */
+    /* The warp's likeliest token, as sample_order. */
     __device__ __forceinline__ uint64_t of_warp() const
     {
         uint32_t most = __reduce_max_sync(ALL_LANES, sample_key(score));
@@ -67,8 +67,8 @@ struct First {
     }
 };
 
-/* Of a group: its first token by the scores, all ones where the row has a score that can't be; the key of the largest logit; of rows that
- * are kept by mass the key of the least score that isn't -inf, turned over. */
+/* Results of a group. first: its first token by score (sample_order), UINT64_MAX if a score is NaN or +inf. logit: key of the largest
+ * logit. low: for rows with by_mass, ~key of the least score above -inf. */
 struct GroupKeys {
     uint64_t first;
     uint32_t logit, low;
@@ -102,7 +102,7 @@ template <typename X, bool VEC> static __device__ GroupKeys scan_group(const Sam
     return keys;
 }
 
-/* Also makes the row's state and buckets as `weigh` expects them. */
+/* The first launch. Also initialises the row's state and buckets. */
 template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WARPS * 32, 4) sample_scan(Sampling s)
 {
     extern __shared__ int32_t maps[];
@@ -125,7 +125,8 @@ template <typename X, bool VEC> static __global__ void __launch_bounds__(SCAN_WA
 
 /* ---- weigh ---- */
 
-/* A key that `rank` of them reach, near the least of those; of a finite score. By a warp. A call: its registers are many, and used once. */
+/* A key of a finite score that at least `rank` keys reach, a little below the rank-th largest. Called by one warp. Not inlined, as it
+ * needs many registers just once. */
 static __device__ __noinline__ uint32_t reached_by(const uint32_t *keys, int count, int rank)
 {
     enum { EACH = SAMPLE_MOST_GROUPS / 32 };
@@ -142,8 +143,8 @@ static __device__ __noinline__ uint32_t reached_by(const uint32_t *keys, int cou
     return max(least, sample_key(-3.4028235e38f));
 }
 
-/* The key that listed tokens have at least, so that the first `count` are among them; where there are too few groups to say, hardly more
- * tokens than fit. 0 tokens: none. */
+/* The least key of tokens to list, so that the first `count` tokens are among them. With too few groups to tell: so that few more tokens
+ * are listed than fit. count 0: lists none. */
 static __device__ uint32_t least_listed(const uint32_t *keys, int groups, int64_t count, int64_t vocab)
 {
     int most = max(1, groups - groups / 32);
@@ -152,14 +153,14 @@ static __device__ uint32_t least_listed(const uint32_t *keys, int groups, int64_
     return reached_by(keys, groups, count < most ? (int)count : most);
 }
 
-/* What a group is read for. */
+/* What to do with a group. */
 struct Weighing {
     bool    weighed, listed;
     Listing to;
-    float   least; /* listed are those that are as likely */
+    float   least; /* lists tokens whose score is at least this */
 };
 
-/* The mass of a group where `weighed`; lists its tokens where `listed`. */
+/* Returns the mass of a group if `weighed`; lists its tokens if `listed`. */
 template <typename X, bool VEC>
 static __device__ uint64_t weigh_group(const Sampling &s, int b, const Tokens &of, int g, const Weighing &what)
 {
@@ -181,7 +182,7 @@ static __device__ uint64_t weigh_group(const Sampling &s, int b, const Tokens &o
     return mass;
 }
 
-/* The mass of a group, whose tokens are counted by buckets, what is behind the row's end in the last one. */
+/* Returns the mass of a group, and counts its tokens by bucket. Tokens outside the vocabulary (NaN) are counted in the last bucket. */
 template <typename X, bool VEC>
 static __device__ uint64_t count_group(const Sampling &s, int b, const Tokens &of, int g, const Buckets &buckets, uint32_t *counts)
 {
@@ -199,8 +200,8 @@ static __device__ uint64_t count_group(const Sampling &s, int b, const Tokens &o
     return mass;
 }
 
-/* So that the buckets but for the last one span what scores there are, and no more than where the border can be: what is farther than
- * ln(vocab / (1 - p)) has less than 1 - p of the mass. */
+/* Chooses the width of buckets: all but the last span the scores, but no further than the border can be. Tokens farther from the largest
+ * score than ln(vocab / (1 - p)) have a mass below 1 - p, so the border isn't among them. */
 static __device__ float buckets_per_distance(const Sampling &s, const RowOf &row, float most, float low)
 {
     float rest = (float)((1u << 24) - row.controls.top_p) * 0x1p-24f, span = fminf((most - low) * row.controls.scale, 30);
@@ -208,7 +209,7 @@ static __device__ float buckets_per_distance(const Sampling &s, const RowOf &row
     return span > 1e-30f ? (SAMPLE_BUCKETS - 1) / span : 0;
 }
 
-/* The block's part of a row of which top-p wants a part of the mass. */
+/* A thread block's part of counting a row with top-p: mass and buckets. */
 template <typename X, bool VEC>
 static __device__ void count_row(const Sampling &s, const RowOf &row, const Tokens &of, uint32_t *counts, uint32_t *scratch)
 {
@@ -229,12 +230,12 @@ static __device__ void count_row(const Sampling &s, const RowOf &row, const Toke
         if (counts[i]) atomicAdd(&to[i], counts[i]);
 }
 
-/* Which tokens of a row are listed: by the scores' and the logits' keys of groups. */
+/* By group: largest keys of scores and logits; and the least keys of tokens to list by each. */
 struct Lists {
     uint32_t keys[SAMPLE_MOST_GROUPS], logit_keys[SAMPLE_MOST_GROUPS], least, least_logit;
 };
 
-/* The block's part of the masses and lists of a row. */
+/* A thread block's part of the masses and lists of a row. */
 template <typename X, bool VEC>
 static __device__ void weigh_and_list(const Sampling &s, const RowOf &row, const Tokens &of, const Tokens &of_logits, const Lists &lists)
 {
@@ -255,7 +256,7 @@ static __device__ void weigh_and_list(const Sampling &s, const RowOf &row, const
     if (told && threadIdx.x % 32 == 0) atomicAdd((unsigned long long *)&s.state[row.b].mass, (unsigned long long)sum);
 }
 
-/* What the block knows of the groups; a row is listed by its scores as far as top-k says, by its logits as far as they are told. */
+/* Fills in `lists` from the groups' keys: tokens to list by score for top-k, by logit for the `best` outputs. */
 static __device__ void find_lists(const Sampling &s, const RowOf &row, Lists *lists, uint32_t *scratch, uint32_t *most,
                                   uint32_t *most_logit)
 {

@@ -1,6 +1,6 @@
-/* The launch of `sample` (sample.cu) between weigh and choose: rows that top-p or min-p keeps a part of, of all tokens. How many tokens
- * each bucket has says, within the width of a bucket, up to where the wanted mass reaches. What surely comes before the border is summed by
- * groups, exactly; what may be the border is listed. */
+/* The third launch of `sample` (sample.cu), for rows with top-p or min-p and no top-k. The number of tokens in each bucket tells roughly
+ * how far the kept mass reaches: which buckets may contain the border. The mass of tokens that certainly come before the border is
+ * summed exactly, by groups; tokens that may be the border are listed. */
 #pragma once
 
 #include "ops/sample/sample_rows.cuh"
@@ -12,13 +12,13 @@ static __device__ __forceinline__ uint64_t below(double x)
     return x > 0 ? (uint64_t)x : 0;
 }
 
-/* Buckets that the border is in one of. */
+/* The first and last bucket that may contain the border. */
 struct Between {
     int first, last;
 };
 
-/* A thread's buckets: masses of their tokens, were all at the bucket's middle; returns the sum. None of the last one,
- * which has what is far. */
+/* Masses of a thread's buckets, as if all tokens were in the middle of their bucket; returns their sum. The last bucket counts as 0, as
+ * its distances are unknown. */
 static __device__ uint64_t masses_of(const Sampling &s, int b, float width, uint64_t *mass)
 {
     const uint4 *counts = (const uint4 *)(s.buckets + (int64_t)b * SAMPLE_BUCKETS) + threadIdx.x * (BUCKETS_EACH / 4);
@@ -37,8 +37,9 @@ static __device__ uint64_t masses_of(const Sampling &s, int b, float width, uint
     return sum;
 }
 
-/* Masses at the middle are off by half of a bucket's width at most, some 2^-16 of rounding added: so are the sums up to the border, and
- * those behind it, whatever the last bucket has being added. The nearer one says more. By all threads; scratch: 32 words. */
+/* A mass computed at a bucket's middle is wrong by at most half a bucket's width, plus about 2^-16 of rounding. The same holds for sums
+ * up to the border; and for sums after it, if the unknown mass of the last bucket is added. The tighter bound of the two is used. Must
+ * be called by all threads; scratch: 32 words. */
 static __device__ Between find_between(const Sampling &s, const RowOf &row, uint64_t *scratch, Between *shared)
 {
     const SampleState *state = s.state + row.b;
@@ -62,8 +63,8 @@ static __device__ Between find_between(const Sampling &s, const RowOf &row, uint
     return *shared;
 }
 
-/* The mass of a group's tokens before `between`, whose own are listed; *before takes in what min-p doesn't keep, too. LEAST: there is
- * min-p. */
+/* Returns the mass of a group's kept tokens before the buckets `between`, and lists the tokens in these. *before also includes tokens
+ * that min-p drops. LEAST: there is min-p. */
 template <typename X, bool VEC, bool LEAST>
 static __device__ uint64_t split_group(const Sampling &s, const RowOf &row, int g, const Tokens &of, const Buckets &buckets,
                                        const Between &between, const Listing &to, uint64_t *before)
@@ -78,7 +79,7 @@ static __device__ uint64_t split_group(const Sampling &s, const RowOf &row, int 
                               float d = sample_distance(v[k], of.most, of.scale), e = sample_exp(d);
                               int   bucket = buckets.of(d);
                               bool  is_before = bucket < between.first;
-                              if (bucket <= between.last && !is_before && v[k] == v[k]) listed |= 1u << k; /* NaN: no token */
+                              if (bucket <= between.last && !is_before && v[k] == v[k]) listed |= 1u << k; /* NaN: outside the vocabulary */
                               e = is_before ? e : 0.0f;
                               own.add(e);
                               if (LEAST) kept.add(sample_mass(sample_coarse(e), sample_fine(e)) >= row.controls.least ? e : 0.0f);

@@ -1,10 +1,10 @@
-/* tell_ids: what a run chose, put where the host can read it while later runs go on: a ring in the host's memory, an entry a run. The
- * device counts the runs. */
+/* tell_ids: writes the ids that a run chose to a ring buffer in host memory, with one entry per run, so that the host can read them
+ * while later runs go on. The device counts the runs. */
 #include "ops/infer.h"
 
 enum { IN_RUN, IN_RING, IN_IDS };
 
-/* run i64 (1), ring i32 (R,N), ids i32 (B) -> ring', run' in place: the first B numbers of entry run mod R are the ids; run' = run + 1. */
+/* run i64 (1), ring i32 (R,N), ids i32 (B) -> ring', run' in place: entry run mod R of the ring starts with the ids; run' = run + 1. */
 static Status tell_ids_infer(Node *node)
 {
     TRY(infer_input(node, IN_RUN, "run", DT_SET(DT_I64), DIMS(1)));

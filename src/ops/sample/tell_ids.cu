@@ -1,4 +1,4 @@
-/* tell_ids on CUDA: one block. The ring may be pinned memory of the host, which it writes through the bus. */
+/* tell_ids on CUDA: one thread block. The ring may be pinned host memory, written through the bus. */
 #include "ops/rows.cuh"
 
 enum { IN_RUN, IN_RING, IN_IDS, THREADS = 256 };
@@ -11,7 +11,7 @@ static __global__ void __launch_bounds__(THREADS)
     uint64_t number = (uint64_t)*count;
     int32_t *out = ring ? ring + (int64_t)(number % (uint64_t)entries) * cols : NULL;
     for (int b = threadIdx.x; out && b < rows; b += THREADS) out[b] = ids[b];
-    __syncthreads(); /* all have read the number */
+    __syncthreads(); /* all threads have read *count */
     if (threadIdx.x == 0 && run) *run = (int64_t)(number + 1);
 }
 

@@ -1,11 +1,11 @@
-/* tell_rows: what a decoding step chose, put where the host can read it while the next step runs: a ring in the host's memory, an entry a
- * run of a row a sequence. */
+/* tell_rows: writes what a decoding step chose to a ring buffer in host memory, so that the host can read it while the next step runs.
+ * One entry per run, with one row per sequence. */
 #include "ops/infer.h"
 
 enum { IN_STEP, IN_RING, IN_IDS, IN_LOGPROBS, IN_BEST_IDS, IN_BEST_LOGPROBS };
 
-/* step i64 (STEP_COUNT), ring i32 (R,N,C), ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,n), best_logprobs f32 (B,n) -> ring' in place,
- * of which entry step[STEP_RUN] mod R is written: row b of it is the id, the log-probabilities' bits, the best ids, theirs. */
+/* step i64 (STEP_COUNT), ring i32 (R,N,C), ids i32 (B), logprobs f32 (B,2), best_ids i32 (B,n), best_logprobs f32 (B,n) -> ring' in
+ * place. Row b of entry step[STEP_RUN] mod R becomes: the id, the bits of 2 logprobs, n best ids, the bits of n best logprobs. */
 static Status tell_rows_infer(Node *node)
 {
     TRY(infer_input(node, IN_STEP, "step", DT_SET(DT_I64), DIMS(STEP_COUNT)));

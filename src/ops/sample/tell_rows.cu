@@ -1,4 +1,4 @@
-/* tell_rows on CUDA: a block a row. The ring may be pinned memory of the host, which it writes through the bus. */
+/* tell_rows on CUDA: one thread block per row. The ring may be pinned host memory, written through the bus. */
 #include "ops/rows.cuh"
 
 enum { IN_STEP, IN_RING, IN_IDS, IN_LOGPROBS, IN_BEST_IDS, IN_BEST_LOGPROBS };

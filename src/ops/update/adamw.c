@@ -1,14 +1,13 @@
-/* adamw: one optimizer step over all trained parameters at once, laid out flat (E elements) with a table of segments.
+/* adamw: one optimizer step over all trained parameters at once, stored flat (E elements) with a table of segments.
  *
  *   g <- g min(1, max_grad_norm / (norm + 1e-6))      norm = sqrt(norm2), as torch.nn.utils.clip_grad_norm_
  *   m <- beta1 m + (1 - beta1) g,   v <- beta2 v + (1 - beta2) g^2
  *   w <- w - lr weight_decay w (in segments that decay) - lr (m / bias1) / (sqrt(v / bias2) + eps)
  *
- * A step whose loss or norm isn't finite touches nothing. Padding between segments is never
- * touched. Arithmetic is fp32. bf16 weights without a master copy are rounded stochastically: with nearest rounding
- * updates under half an ulp (2^-9 of the weight) would be lost for good. So is a bf16 v, which moves by 0.1% a step; a
- * bf16 m moves by 10% a step and is rounded to nearest. A bf16 weight with an fp32 master is the master rounded to
- * nearest. */
+ * A step whose loss or norm isn't finite changes nothing. Padding between segments is never changed. Arithmetic is fp32. bf16 weights
+ * without a master copy are rounded stochastically: with rounding to nearest, updates under half an ulp (2^-9 of the weight) would be
+ * lost for good. A bf16 v, which moves by 0.1% a step, is rounded stochastically too; a bf16 m moves by 10% a step and is rounded to
+ * nearest. With an fp32 master copy a bf16 weight is the master rounded to nearest. */
 #include "ops/update/adamw.h"
 
 #include "ops/update/update.h"
@@ -58,9 +57,9 @@ typedef struct AdamwStep {
     AdamwScalars      scalars;
 } AdamwStep;
 
-enum { AHEAD = 512 }; /* elements */
+enum { AHEAD = 512 }; /* distance of prefetching, in elements */
 
-/* Elements [at, at + count) of what is updated: where they are, if they are f32 and wanted there, else copied to `scratch`. */
+/* Elements [at, at + count) of an updated tensor as floats: in place, if the output is f32 and wanted, else copied to `scratch`. */
 static float *updated(const TensorView *in, const TensorView *out, int64_t at, int64_t count, float *scratch)
 {
     if (out->data && in->type.dtype == DT_F32) return (float *)out->data + at;
@@ -68,7 +67,7 @@ static float *updated(const TensorView *in, const TensorView *out, int64_t at, i
     return scratch;
 }
 
-/* Elements [at, at + count) of the flat tensors, the first of which is element `first` of its parameter. */
+/* Updates elements [at, at + count) of the flat tensors. first: index of element `at` within its parameter. */
 static void adamw_tile(const AdamwStep *s, int64_t at, int64_t first, int64_t count, float decay, uint64_t key)
 {
     const KernelArgs *args = s->args;
@@ -146,7 +145,7 @@ const OpDef op_adamw = {
     .holds = {[IN_V] = HOLDS_SQUARES, [IN_NORM2] = HOLDS_NORM2, [IN_HYPER] = HOLDS_HYPER, [IN_SEGMENTS] = HOLDS_SEGMENTS},
     .samples = "[64], [64], [64], [64], [1], [1], [8], i64[4] below=99, i64[3,5] {beta2=0.95, weight_decay=0.1, max_grad_norm=1}\n"
                "[40000], [40000], [40000], [40000], [1], [1], [8], i64[4] below=99, i64[2,5], [40000]\n",
-    /* fp32 gradients and moments beside bf16 weights, without a master copy and with one */
+    /* fp32 gradients and moments with bf16 weights, without and with a master copy */
     .large = "bf16[40000], [40000], [40000], [40000], [1], [1], [8], i64[4] below=99, i64[2,5] tolerance=0.01\n"
              "bf16[40000], [40000], [40000], [40000], [1], [1], [8], i64[4] below=99, i64[2,5], [40000] tolerance=0.01\n",
 };

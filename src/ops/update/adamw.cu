@@ -1,14 +1,14 @@
-/* adamw on CUDA: a block takes a fixed run of flat elements, each thread packs of 8; the block finds its first segment by bisection.
- * Same arithmetic and random draws as the CPU's. Bound by memory: 14 bytes an element in bf16. */
+/* adamw on CUDA: a thread block updates a fixed range of flat elements, each thread packs of 8; the block finds its first segment by
+ * bisection. Arithmetic and random draws are the CPU's. Memory-bound: 14 bytes per element in bf16. */
 #include "ops/update/update.cuh"
-#include "ops/update/adamw.h" /* after the headers that make ir/op.h C++ */
+#include "ops/update/adamw.h" /* after the headers that include ir/op.h as C++ */
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_MASTER };
 enum { THREADS = 256, WIDTH = 8, TURNS = 2, PER_BLOCK = THREADS * WIDTH * TURNS };
 
 typedef struct Adamw {
-    TensorView     w, g, m, v, master; /* master.data NULL: w is the only copy */
+    TensorView     w, g, m, v, master; /* master.data NULL: there is no master copy */
     const float   *norm2, *loss, *hyper;
     const int64_t *step;
     const int64_t (*segments)[SEGMENT_COLUMNS];
@@ -21,7 +21,7 @@ typedef struct Adamw {
 typedef struct StepScalars {
     AdamwScalars s;
     bool         apply;
-    int64_t      segment; /* the first that reaches into the block */
+    int64_t      segment; /* the first segment that ends after the block's begin */
 } StepScalars;
 
 static __device__ StepScalars step_scalars(const Adamw *a, int64_t begin)
@@ -30,7 +30,7 @@ static __device__ StepScalars step_scalars(const Adamw *a, int64_t begin)
     s.s = adamw_scalars(&a->attrs, *a->norm2, a->hyper);
     s.apply = step_applies(a->norm2, a->loss);
     int64_t low = 0, high = a->num_segments;
-    while (low < high) { /* the first segment that ends after begin */
+    while (low < high) { /* finds the first segment that ends after `begin` */
         int64_t middle = (low + high) / 2;
         if (a->segments[middle][SEGMENT_OFFSET] + a->segments[middle][SEGMENT_NUMEL] > begin)
             high = middle;
@@ -41,7 +41,7 @@ static __device__ StepScalars step_scalars(const Adamw *a, int64_t begin)
     return s;
 }
 
-/* One element, wherever it lies in segment `seg`. */
+/* Updates element i, which may be anywhere in segment `seg`. */
 static __device__ void update_element(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
 {
     float w = a->master.data ? ((const float *)a->master.data)[i] : elem_get(a->w.data, a->w.type.dtype, i);
@@ -60,7 +60,8 @@ static __device__ void update_element(const Adamw *a, const StepScalars *s, cons
     elem_set(a->v.data, a->v.type.dtype, i, v);
 }
 
-/* WIDTH elements that all lie in `seg`, from a multiple of WIDTH; 4 divides the index of the first in its parameter. */
+/* Updates WIDTH elements that are all in `seg`, with i a multiple of WIDTH; the index of element i within its parameter is a multiple of
+ * 4. */
 template <typename W, typename G, typename M>
 static __device__ void update_pack(const Adamw *a, const StepScalars *s, const int64_t *seg, int64_t i)
 {

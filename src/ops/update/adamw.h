@@ -1,4 +1,4 @@
-/* What adamw and adamw_8bit share, on the CPU and on CUDA: a step's scalars and the update of one element. */
+/* Shared by adamw and adamw_8bit, on CPU and CUDA: a step's scalars and the update of one element. */
 #pragma once
 
 #include "ir/op.h"
@@ -7,12 +7,12 @@
 
 #include <math.h>
 
-/* fp32 once and for all. */
+/* Scalars of a step, rounded to fp32 once for all elements. */
 typedef struct AdamwScalars {
     float clip, beta1, beta2, rest1, rest2, decay, step_size, inv_sqrt_bias2, eps;
 } AdamwScalars;
 
-/* The factor that brings gradients of this squared norm to at most max_grad_norm; 1 where that is 0. */
+/* The factor that limits gradients with this squared norm to max_grad_norm; 1 if max_grad_norm is 0. */
 PHILOX_FN float clip_factor(float norm2, double max_grad_norm)
 {
     double clip = max_grad_norm > 0 ? max_grad_norm / (sqrt((double)norm2) + 1e-6) : 1;
@@ -35,7 +35,8 @@ PHILOX_FN AdamwScalars adamw_scalars(const AdamwAttrs *attrs, float norm2, const
     return s;
 }
 
-/* Each moment's sum is rounded once. Which of two products is fused isn't left to compilers: it would change with the code around. */
+/* Updates one element. Each moment's sum is rounded once: fmaf fixes which product is fused, as compilers would choose differently from
+ * place to place. */
 PHILOX_FN void adamw_element(const AdamwScalars *s, float decay, float g, float *w, float *m, float *v)
 {
     float grad = g * s->clip;

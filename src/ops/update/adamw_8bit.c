@@ -1,8 +1,8 @@
-/* adamw_8bit: adamw with moments of 8 bits: each block of MOMENT_BLOCK elements has a scale, its largest magnitude, and codes of the
- * dynamic map for what is left (Dettmers 2022; as bitsandbytes' AdamW8bit). m takes the map with sign, v that without.
+/* adamw_8bit: adamw with 8-bit moments. Each block of MOMENT_BLOCK elements has a scale, its largest magnitude; elements divided by it are
+ * stored as codes of the dynamic map (Dettmers 2022; as in bitsandbytes' AdamW8bit). m uses the signed map, v the unsigned one.
  *
- * Moments are decoded, updated and applied in fp32 as in adamw, and then coded again to the nearest: the step uses them as they were
- * before. A scale of 0 is a block of zeros, whatever the codes. */
+ * Moments are decoded, updated and applied in fp32 as in adamw, then encoded to the nearest code: the step itself uses the unrounded
+ * moments. A scale of 0 means a block of zeros, whatever its codes are. */
 #include "ops/update/adamw.h"
 
 #include "ops/lowbit/dynamic_map.h"
@@ -21,8 +21,8 @@ static const AttrDef adamw_8bit_attrs[] = {
 enum { IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 
-/* w, g (E), m, v u8 (E), m_scale, v_scale f32 (MOMENT_FIRST(E, S)), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64
- * (STEP_COUNT), segments i64 (S,SEGMENT_COLUMNS), [master (E) f32] -> all of them in place. */
+/* w, g (E), m, v u8 (E), m_scale, v_scale f32 (MOMENT_FIRST(E, S)), norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT),
+ * segments i64 (S,SEGMENT_COLUMNS), [master (E) f32] -> w', m', v', m_scale', v_scale', master' in place. */
 static Status adamw_8bit_infer(Node *node)
 {
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1)));
@@ -52,7 +52,7 @@ static OpCost adamw_8bit_cost(const Node *node)
     return cost_streaming(node, 60.0 * (double)type_numel(&node->in[IN_W]->type));
 }
 
-/* Both maps: the kernels' workspace. */
+/* The signed and the unsigned map, in the kernel's workspace. */
 typedef struct Maps {
     DynamicMap m, v;
 } Maps;
@@ -69,7 +69,7 @@ typedef struct Step8 {
     AdamwScalars      scalars;
 } Step8;
 
-/* Elements [at, at + count): block `block`, the first of which is element `first` of its parameter. */
+/* Updates elements [at, at + count), which are block `block`. first: index of element `at` within its parameter. */
 static void update_block(const Step8 *s, int64_t block, int64_t at, int64_t first, int64_t count, float decay, uint64_t key)
 {
     const TensorView *in = s->args->in, *out = s->args->out, *source = in[IN_MASTER].data ? &in[IN_MASTER] : &in[IN_W];
@@ -152,12 +152,12 @@ const OpDef op_adamw_8bit = {
               [IN_NORM2] = HOLDS_NORM2,
               [IN_HYPER] = HOLDS_HYPER,
               [IN_SEGMENTS] = HOLDS_SEGMENTS},
-    /* Tolerance: other kernels contract other products: a moment between two values may take the other one's code. */
+    /* Tolerance: kernels fuse different products, so a moment halfway between two codes may get the other one. */
     .samples = "[700], [700], u8[700] below=256, u8[700] below=256, [5], [5], [1], [1], [8], i64[4] below=99, i64[3,5]"
                "  {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n"
                "[40000], [40000], u8[40000] below=256, u8[40000] below=256, [158], [158], [1], [1], [8], i64[4] below=99, i64[2,5],"
                "  [40000] {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n",
-    /* fp32 gradients beside bf16 weights, without a master copy and with one */
+    /* fp32 gradients with bf16 weights, without and with a master copy */
     .large = "bf16[400000], [400000], u8[400000] below=256, u8[400000] below=256, [1564], [1564], [1], [1], [8], i64[4] below=99,"
              "  i64[2,5] {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n"
              "bf16[400000], [400000], u8[400000] below=256, u8[400000] below=256, [1564], [1564], [1], [1], [8], i64[4] below=99,"

@@ -1,16 +1,16 @@
-/* adamw_8bit on CUDA: a warp takes a block of MOMENT_BLOCK elements, 8 a lane, whose largest magnitude it finds without leaving
- * registers; RUN blocks in a row, so that it looks for its segment once. Same arithmetic and random draws as the CPU's.
- * Memory: 10 bytes an element in bf16. */
+/* adamw_8bit on CUDA: a warp updates a block of MOMENT_BLOCK elements, 8 per lane, and finds their largest magnitude in registers. It
+ * takes RUN blocks in a row, so that it searches its segment once. Arithmetic and random draws are the CPU's. Memory traffic: 10 bytes
+ * per element in bf16. */
 #include "ops/update/update.cuh"
 #include "ops/lowbit/dynamic_map.h"
-#include "ops/update/adamw.h" /* after the headers that make ir/op.h C++ */
+#include "ops/update/adamw.h" /* after the headers that include ir/op.h as C++ */
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { OUT_W, OUT_M, OUT_V, OUT_M_SCALE, OUT_V_SCALE, OUT_MASTER };
 enum { THREADS = 256, WIDTH = MOMENT_BLOCK / 32, RUN = 16, BLOCKS_PER_CTA = THREADS / 32 * RUN };
 
 typedef struct Adamw8 {
-    TensorView     w, g, master; /* master.data NULL: w is the only copy */
+    TensorView     w, g, master; /* master.data NULL: there is no master copy */
     uint8_t       *m, *v;
     float         *m_scale, *v_scale;
     const float   *norm2, *loss, *hyper;
@@ -38,7 +38,7 @@ static __device__ __forceinline__ int64_t end_block(const Adamw8 *a, int64_t k)
     return first_block(a, k) + cuda_div_up_device(a->segments[k][SEGMENT_NUMEL], MOMENT_BLOCK);
 }
 
-/* The first segment whose blocks end after `block`. */
+/* The first segment whose last block is after or at `block`. */
 static __device__ int64_t find_segment(const Adamw8 *a, int64_t block)
 {
     int64_t low = 0, high = a->num_segments;
@@ -94,7 +94,7 @@ template <typename T> static __device__ __forceinline__ void store_some(T *p, bo
         if (k < count) p[k] = from_float<T>(in[k]);
 }
 
-/* Codes of a warp's block; returns its scale. */
+/* Encodes a warp's block, and returns its scale. */
 static __device__ __forceinline__ float encode(const DynamicMap *map, bool is_signed, const float *values, uint8_t *codes)
 {
     float most = 0;
@@ -107,7 +107,7 @@ static __device__ __forceinline__ float encode(const DynamicMap *map, bool is_si
     return most;
 }
 
-/* Block `block` of segment `seg`, by the whole warp. */
+/* Updates block `block` of segment `seg`, by the whole warp. */
 template <typename W, typename G>
 static __device__ void update_block(const Adamw8 *a, const Shared *shared, const int64_t *seg, int64_t block, int64_t first)
 {
@@ -125,7 +125,7 @@ static __device__ void update_block(const Adamw8 *a, const Shared *shared, const
     load_codes(a->m + at, fast, count, m_codes);
     load_codes(a->v + at, fast, count, v_codes);
     float m_scale = a->m_scale[block], v_scale = a->v_scale[block];
-    __syncwarp(); /* all have read the scales that lane 0 overwrites */
+    __syncwarp(); /* all lanes have read the scales that lane 0 now overwrites */
 #pragma unroll
     for (int k = 0; k < WIDTH; k++) {
         m[k] = k < count ? dynamic_value(&shared->m, true, m_codes[k]) * m_scale : 0;

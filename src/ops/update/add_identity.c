@@ -1,4 +1,4 @@
-/* add_identity: a I + b x of a square matrix: with a product added to it, a polynomial of x. */
+/* add_identity: a I + b x for a square matrix x. Added to a product, it makes a polynomial of x. */
 #include "ops/infer.h"
 
 static const AttrDef add_identity_attrs[] = {ATTR_FLOAT(AddIdentityAttrs, a, 1), ATTR_FLOAT(AddIdentityAttrs, b, 1), {0}};

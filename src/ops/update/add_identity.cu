@@ -1,9 +1,9 @@
-/* add_identity on CUDA: packs of 8 elements, of which one at most lies on the diagonal. Bound by memory. */
+/* add_identity on CUDA: packs of 8 elements, with at most one of them on the diagonal. Memory-bound. */
 #include "ops/rows.cuh"
 
 enum { THREADS = 256, WIDTH = 8 };
 
-/* Blocks: pieces of a row x rows. */
+/* Grid: pieces of a row x rows. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) add_identity_rows(const T *x, T *y, int64_t n, float a, float b, bool whole)
 {

@@ -3,12 +3,12 @@
  *   g <- g min(1, max_grad_norm / (norm + 1e-6))          norm = sqrt(norm2), of all gradients
  *   m <- momentum m + (1 - momentum) g
  *   u  = momentum m + (1 - momentum) g (Nesterov), or m
- *   x  = u / (1.02 |u|_F + 1e-6)                          so that no singular value of x is above 1, after rounding too
+ *   x  = u / (1.02 |u|_F + 1e-6)                          so that no singular value of x is above 1, even after rounding
  *
- * Attributes begin, size and period say which rows of g and m are the matrix: |u|, x and m' are of these alone.
+ * Attributes begin, size and period say which rows of g and m form the matrix; |u|, x and m' are only of these rows.
  *
- * A step whose loss or norm isn't finite leaves m and gives x = 0. x is computed again from m and g once the norm is known: a bf16
- * x is then rounded once. */
+ * A step whose loss or norm isn't finite leaves m unchanged and gives x = 0. Once |u| is known, x is computed again from m and g, so
+ * that a bf16 x is rounded just once. */
 #include "ops/gpu_sums.h"
 #include "ops/infer.h"
 #include "ops/update/adamw.h"
@@ -53,7 +53,7 @@ static OpCost normuon_momentum_cost(const Node *node)
                         x ? (double)type_bytes(&x->type) : 0);
 }
 
-/* A partial sum of |u|^2 in fp64 for each task. */
+/* Room for each task's partial sum of |u|^2 in fp64. */
 static size_t normuon_momentum_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
@@ -68,8 +68,8 @@ static size_t normuon_momentum_gpu_workspace(const Node *node, int sm)
 
 typedef struct MomentumStep {
     const KernelArgs *args;
-    MatrixRows        runs;  /* in elements */
-    int64_t           numel; /* of the matrix */
+    MatrixRows        runs;  /* the matrix's rows of g and m, in elements */
+    int64_t           numel; /* elements of the matrix */
     float             clip, momentum, rest, scale;
     bool              nesterov;
 } MomentumStep;
@@ -79,7 +79,7 @@ static int64_t task_end(const MomentumStep *s, int64_t task)
     return min_i64(s->numel, (task + 1) * MOMENTUM_PER_TASK);
 }
 
-/* How many elements of the matrix, from `at` on, are a tile: they lie one after the other in g and m. */
+/* Elements of a tile that begins at `at` of the matrix: at most TILE, and contiguous in g and m. */
 static int64_t tile_numel(const MomentumStep *s, int64_t at, int64_t end)
 {
     return min_i64(min_i64(TILE, end - at), s->runs.size - at % s->runs.size);

@@ -1,7 +1,7 @@
-/* normuon_momentum on CUDA: blocks of a fixed cut update m and sum |u|^2; a second launch, in which each block adds up those sums in
- * order, computes u again from what is still in the L2 cache and scales it. */
+/* normuon_momentum on CUDA, in two launches. In the first, thread blocks of fixed ranges update m and sum |u|^2. In the second, each
+ * block adds up these sums in order, computes u again from values that are still in the L2 cache, and scales it. */
 #include "ops/update/update.cuh"
-#include "ops/gpu_sums.h" /* after the headers that make ir/op.h C++ */
+#include "ops/gpu_sums.h" /* after the headers that include ir/op.h as C++ */
 #include "ops/update/adamw.h"
 #include "ops/update/normuon.h"
 
@@ -14,11 +14,11 @@ typedef struct Momentum {
     void                *m, *x;
     const float         *norm2, *loss;
     float               *partial;
-    int64_t              numel, each; /* elements of the matrix; of a block */
-    MatrixRows           runs;        /* which of g's and m's they are, in elements */
-    bool                 one_run;     /* they lie one after the other */
+    int64_t              numel, each; /* elements of the matrix; elements of a block */
+    MatrixRows           runs;        /* the matrix's rows of g and m, in elements */
+    bool                 one_run;     /* the matrix is contiguous in g and m */
     NormuonMomentumAttrs attrs;
-    bool                 whole; /* every pointer is 16-byte aligned, of each run too */
+    bool                 whole; /* every pointer is 16-byte aligned, also where each run of rows begins */
 } Momentum;
 
 static int64_t block_elements(int64_t numel)
@@ -26,7 +26,7 @@ static int64_t block_elements(int64_t numel)
     return cuda_div_up(cuda_div_up(numel, NORMUON_MOMENTUM_BLOCKS), THREADS * WIDTH) * THREADS * WIDTH;
 }
 
-/* What follows of g and m: m', or the input of the products. */
+/* Factors to compute m', and u, from g and m. */
 typedef struct Factors {
     float clip, momentum, rest;
     bool  nesterov;
@@ -51,7 +51,7 @@ static __device__ __forceinline__ float input_of(const Factors *f, float g, floa
     return f->nesterov ? step_of(f, g, m) : m;
 }
 
-/* Where element i of the matrix lies in g and m. */
+/* Index in g and m of element i of the matrix. */
 static __device__ __forceinline__ int64_t place_of(const Momentum *a, int64_t i)
 {
     return a->one_run ? a->runs.begin + i : normuon_place(a->runs, i);

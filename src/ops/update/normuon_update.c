@@ -1,12 +1,12 @@
-/* normuon_update: the last part of a NorMuon step (arXiv 2510.05491) of one matrix of R rows and C columns, whose orthogonalised
- * momentum is x: of a weight, or of those rows of one that attributes begin, size and period say. The others are left alone.
+/* normuon_update: the last part of a NorMuon step (arXiv 2510.05491) of one matrix of R rows and C columns. x is its orthogonalised
+ * momentum. The matrix is a weight, or those of its rows that attributes begin, size and period choose; other rows stay unchanged.
  *
  *   v_r <- beta2 v_r + (1 - beta2) mean_c x_rc^2
  *   o    = x_rc / (sqrt(v_r) + eps)
- *   w   <- w - lr weight_decay w - lr 0.2 sqrt(R C) / |o|_F o          (|o|_F 0: by 0)
+ *   w   <- w - lr weight_decay w - lr 0.2 sqrt(R C) / |o|_F o          (the last term is 0 if |o|_F is 0)
  *
- * A step whose loss or norm isn't finite touches nothing. Arithmetic is fp32, sums over rows fp64. bf16 weights without a master
- * copy are rounded stochastically, as adamw's are; with one they are the master rounded to nearest. */
+ * A step whose loss or norm isn't finite changes nothing. Arithmetic is fp32, sums over rows fp64. bf16 weights without a master copy
+ * are rounded stochastically, as in adamw; with a master copy they are the master rounded to nearest. */
 #include "ops/update/update.h"
 #include "ops/gpu_sums.h"
 #include "ops/update/normuon.h"
@@ -22,8 +22,8 @@ static const AttrDef normuon_update_attrs[] = {ATTR_FLOAT(NormuonUpdateAttrs, be
 enum { IN_W, IN_X, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_MASTER };
 enum { OUT_W, OUT_V, OUT_MASTER };
 
-/* w (R,C), x (rows of the matrix,C), v (R) f32, norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), [master (R,C) f32] ->
- * w', v', master' in place. */
+/* w (R,C), x (rows of the matrix,C), v (R) f32, norm2, loss (1) f32, hyper f32 (HYPER_COUNT), step i64 (STEP_COUNT), [master (R,C) f32]
+ * -> w', v', master' in place. */
 static Status normuon_update_infer(Node *node)
 {
     TRY(infer_input(node, IN_W, "w", DT_SET_FLOAT, DIMS(-1, -1)));
@@ -48,11 +48,11 @@ static OpCost normuon_update_cost(const Node *node)
     const TensorType *x = &node->in[IN_X]->type;
     double            bytes = (double)type_bytes(x);
     OpCost            cost = cost_streaming(node, 6.0 * (double)type_numel(x));
-    cost.bytes += bytes; /* read twice */
+    cost.bytes += bytes; /* x is read twice */
     return normuon_cost(cost, ((const NormuonUpdateAttrs *)node->attrs)->rows, 2 * bytes);
 }
 
-/* 1 / (sqrt(v) + eps) and |o|^2 of each row. */
+/* Room for 1 / (sqrt(v) + eps) and |o|^2 of each row. */
 static size_t normuon_update_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;
@@ -68,7 +68,7 @@ static size_t normuon_update_gpu_workspace(const Node *node, int sm)
 typedef struct UpdateStep {
     const KernelArgs *args;
     MatrixRows        rows;
-    double           *inverse, *square; /* by row */
+    double           *inverse, *square; /* by row of the matrix: 1 / (sqrt(v) + eps), and |o|^2 */
     float             decay, factor;
 } UpdateStep;
 
@@ -94,7 +94,7 @@ static void rows_task(void *context, int64_t task, int worker)
     }
 }
 
-/* Elements [at, at + count) of the matrix, which are the weight's from `place` on. */
+/* Updates elements [at, at + count) of the matrix, which start at `place` in the weight. */
 static void weights_tile(const UpdateStep *s, int64_t at, int64_t place, int64_t count, uint64_t key)
 {
     const NormuonUpdateAttrs *attrs = s->args->attrs;

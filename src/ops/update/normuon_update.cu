@@ -1,22 +1,22 @@
-/* normuon_update on CUDA: a warp a row in both launches. The first leaves each row's factor and a sum a block, at most
- * NORMUON_UPDATE_BLOCKS of them; in the second each block adds those up in order and moves pieces of its rows. */
+/* normuon_update on CUDA, in two launches with one warp per row. The first computes each row's factor and a sum per thread block, of at
+ * most NORMUON_UPDATE_BLOCKS blocks. In the second, each block adds up these sums in order and updates pieces of its rows. */
 #include "ops/update/update.cuh"
-#include "ops/gpu_sums.h" /* after the headers that make ir/op.h C++ */
+#include "ops/gpu_sums.h" /* after the headers that include ir/op.h as C++ */
 #include "ops/update/normuon.h"
 
 enum { IN_W, IN_X, IN_V, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_MASTER };
 enum { OUT_W, OUT_V, OUT_MASTER };
-enum { THREADS = 256, WARPS = THREADS / 32, WIDTH = 8, PIECE = 32 * WIDTH * 4 /* columns of a warp's */ };
+enum { THREADS = 256, WARPS = THREADS / 32, WIDTH = 8, PIECE = 32 * WIDTH * 4 /* columns that a warp updates */ };
 
 typedef struct Update {
     void              *w;
     const void        *x;
-    float             *v, *master; /* master NULL: w is the only copy */
+    float             *v, *master; /* master NULL: there is no master copy */
     const float       *norm2, *loss, *hyper;
     const int64_t     *step;
     float             *inverse, *partial;
-    int64_t            rows, cols, each; /* rows of the matrix; of a block of the first launch */
-    MatrixRows         of_w;             /* which of the weight's they are */
+    int64_t            rows, cols, each; /* of the matrix; each: rows of a thread block in the first launch */
+    MatrixRows         of_w;             /* the matrix's rows of the weight */
     int                num_partial;
     NormuonUpdateAttrs attrs;
     bool               random_w;
@@ -52,7 +52,7 @@ template <typename X> static __global__ void __launch_bounds__(THREADS) second_m
         float   v = (float)(a.attrs.beta2 * (double)a.v[place] + (1 - a.attrs.beta2) * ((double)sum / (double)a.cols));
         float   inverse = 1 / (sqrtf(v) + (float)a.attrs.eps);
         total += sum * inverse * inverse;
-        __syncwarp(); /* all have read v */
+        __syncwarp(); /* all lanes have read v */
         if (lane == 0) {
             a.v[place] = v;
             a.inverse[row] = inverse;
@@ -79,7 +79,7 @@ template <typename W, typename X> static __global__ void __launch_bounds__(THREA
     if (row >= a.rows) return;
     float    factor = sum > 0 ? (float)(lr * 0.2 * sqrt((double)a.rows * (double)a.cols / (double)sum)) * a.inverse[row] : 0;
     uint64_t key = update_key(a.step, a.attrs.key);
-    int64_t  to_w = (normuon_place(a.of_w, row) - row) * a.cols; /* from an element of x to that of w */
+    int64_t  to_w = (normuon_place(a.of_w, row) - row) * a.cols; /* add it to an element's index in x to get its index in w */
     const X *xs = (const X *)a.x;
     W       *ws = (W *)a.w;
     for (int64_t c = begin + lane * WIDTH; c < end; c += 32 * WIDTH) {

@@ -1,5 +1,5 @@
-/* step_result: what a step tells the host, put where the host can read it while the next step runs: a ring of rows in the host's
- * memory, one row a step. */
+/* step_result: writes a step's results to a ring buffer in host memory, with one row per step, so that the host can read them while the
+ * next step runs. */
 #include "ops/infer.h"
 
 enum { IN_LOSS, IN_NORM2, IN_APPLIED, IN_STEP, IN_RING, IN_SCALARS };
@@ -11,8 +11,8 @@ static int scalars_of(const Node *node)
     return count;
 }
 
-/* loss, norm2, applied (1) f32, step i64 (STEP_COUNT), ring (RESULT_ROWS, R) f32, up to MOST_SCALARS named
- * scalars (1) f32 -> ring' in place. A row holds all of them; what is behind them stays. */
+/* loss, norm2, applied (1) f32, step i64 (STEP_COUNT), ring (RESULT_ROWS, R) f32, up to MOST_SCALARS named scalars (1) f32 -> ring' in
+ * place. A row holds loss, norm2, applied and the scalars; further columns stay unchanged. */
 static Status step_result_infer(Node *node)
 {
     TRY(infer_input(node, IN_LOSS, "loss", DT_SET_F32, DIMS(1)));

@@ -1,9 +1,9 @@
-/* step_result on CUDA: one thread. The ring may be pinned memory of the host, which it writes through the bus. */
+/* step_result on CUDA: one thread. The ring may be pinned host memory, written through the bus. */
 #include "ops/rows.cuh"
 
 enum { IN_LOSS, IN_NORM2, IN_APPLIED, IN_STEP, IN_RING, IN_SCALARS };
 
-/* By RESULT_... */
+/* Values of a row, by RESULT_... */
 struct ResultRow {
     const float *numbers[RESULT_MOST];
     int          count;

@@ -1,9 +1,9 @@
-/* step_scalars: whether an optimizer step counts, and what follows from how many did before it.
+/* step_scalars: whether an optimizer step is applied, and scalars that depend on the number of steps applied so far.
  *
- *   count <- count + 1 where loss and norm are finite; the step is then applied
+ *   count <- count + 1 if loss and norm are finite; the step is then applied
  *   hyper' = hyper with bias1 = 1 - beta1^t, bias2 = 1 - beta2^t, t = the count with this step
  *
- * The count lives on the device, so that a step can be queued before the one before it has told whether it was applied. */
+ * The count is kept on the device, so that a step can be queued before it is known whether the previous one was applied. */
 #include "ops/update/step_scalars.h"
 
 #include "ops/infer.h"

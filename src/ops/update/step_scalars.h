@@ -15,7 +15,7 @@
 enum { STEP_IN_HYPER, STEP_IN_NORM2, STEP_IN_LOSS, STEP_IN_COUNT };
 enum { STEP_OUT_HYPER, STEP_OUT_COUNT, STEP_OUT_APPLIED };
 
-/* Outputs may be NULL: not wanted. */
+/* out[k].data NULL: that output is not wanted. */
 STEP_FN void step_scalars(const StepScalarsAttrs *attrs, const TensorView *in, const TensorView *out)
 {
     const float *hyper = (const float *)in[STEP_IN_HYPER].data;

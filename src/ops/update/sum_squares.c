@@ -1,5 +1,5 @@
-/* sum_squares: the sum of x^2 of a flat tensor: the square of a gradient's norm. Sums of TILE elements in fp32, all
- * above in fp64. */
+/* sum_squares: the sum of x^2 over a flat tensor, such as the squared norm of a gradient. TILE elements at a time are summed in fp32,
+ * these sums in fp64. */
 #include "ops/infer.h"
 #include "ops/gpu_sums.h"
 
@@ -18,7 +18,7 @@ static OpCost sum_squares_cost(const Node *node)
     return cost_streaming(node, 2.0 * (double)type_numel(&node->in[0]->type));
 }
 
-/* A partial sum in fp64 for each task. */
+/* Room for each task's partial sum in fp64. */
 static size_t sum_squares_workspace(const Node *node, int num_workers)
 {
     (void)num_workers;

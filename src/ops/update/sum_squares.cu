@@ -1,4 +1,4 @@
-/* sum_squares on CUDA: blocks of a fixed cut, fp32 within a thread, double from there on, added in order. */
+/* sum_squares on CUDA: thread blocks of fixed ranges; sums are fp32 within a thread, then double, added in order. */
 #include "ops/rows.cuh"
 
 enum { THREADS = 256 };
@@ -25,7 +25,7 @@ template <typename T> static __global__ void sum_squares_blocks(const T *x, doub
 #pragma unroll
         for (int k = 0; k < N; k++) sum += v[k] * v[k];
     }
-    int64_t rest = end - (end - begin) % N + threadIdx.x; /* fewer than N elements at the very end */
+    int64_t rest = end - (end - begin) % N + threadIdx.x; /* fewer than N elements are left at the end */
     if (rest < end) sum += to_float(x[rest]) * to_float(x[rest]);
     double total = block_sum_double((double)sum, scratch);
     if (threadIdx.x == 0) partial[blockIdx.x] = total;

@@ -1,4 +1,4 @@
-/* Tests, global functions, and the tables of all that a template may call. */
+/* Tests, global functions, and the tables of everything that a template may call. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
@@ -6,13 +6,13 @@
 #include <string.h>
 #include <time.h>
 
-/* true, false, by `mode`. */
+/* Tests true and false; `mode`: the truth value. */
 Value test_truth(Render *r, const Call *c)
 {
     return value_bool(c->self.type == V_BOOL && value_truth(r, c->self) == c->mode);
 }
 
-/* Of a type; `mode` is a set of them. */
+/* Tests of the type; `mode`: a set of types. */
 Value test_type(Render *r, const Call *c)
 {
     Value v = c->self;
@@ -21,19 +21,19 @@ Value test_type(Render *r, const Call *c)
     return value_bool(value_is(v, c->mode));
 }
 
-/* divisibleby; even and odd are so by 2, `mode` is the remainder. */
+/* Test divisibleby. even and odd divide by 2; `mode`: the expected remainder. */
 Value test_remainder(Render *r, const Call *c)
 {
     return value_bool(value_equal(r, value_binary(r, T_MOD, c->self, value_or(c->argv[0], value_int(2))), value_int(c->mode)));
 }
 
-/* `mode`: a TokenKind, as in a comparison. */
+/* Tests of a comparison; `mode`: a TokenKind. */
 Value test_compare(Render *r, const Call *c)
 {
     return value_bool(value_is_ordered(r, (TokenKind)c->mode, c->self, c->argv[0]));
 }
 
-/* The same object; small values are one object each. */
+/* Whether both are the same object. Values without identity, such as numbers and texts, are compared by value. */
 Value test_sameas(Render *r, const Call *c)
 {
     Value a = c->self, b = c->argv[0];
@@ -60,7 +60,7 @@ Value function_range(Render *r, const Call *c)
     return v;
 }
 
-/* dict and namespace, by `mode`: the type. */
+/* dict() and namespace(); `mode`: the ValueType of the result. */
 Value function_dict(Render *r, const Call *c)
 {
     const Args *args = c->args;
@@ -85,11 +85,11 @@ Value function_raise_exception(Render *r, const Call *c)
     render_fail(r, "%.*s", (int)(text.len < 1500 ? text.len : 1500), text.text);
 }
 
-/* Python's datetime.now(): %f are microseconds; it knows of no time zone, so %z and %Z are nothing. */
+/* Formats Python's datetime.now(). %f: microseconds. %z and %Z are empty, because that time has no time zone. */
 Value function_strftime_now(Render *r, const Call *c)
 {
     enum { MAX_FORMAT = 200 };
-    char            text[16384], format[1 + MAX_FORMAT * 3 + 1] = "-"; /* no time's text is empty then */
+    char            text[16384], format[1 + MAX_FORMAT * 3 + 1] = "-"; /* begins with "-", so that a result of length 0 means an error */
     size_t          n = 1;
     struct tm       broken;
     struct timespec now = {.tv_sec = (time_t)r->now_unix};
@@ -121,7 +121,7 @@ Value function_missing(Render *r, const Call *c)
     render_fail(r, "%s is not supported", c->name);
 }
 
-/* The two are never called: who looks for them fails, or doesn't give them out. */
+/* `missing` and `refused` only mark rows: they are compared with builtin->call and never called. */
 Value missing(Render *r, const Call *c)
 {
     return function_missing(r, c);

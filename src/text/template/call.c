@@ -1,4 +1,4 @@
-/* Calls: arguments, built-in functions by their parameter lists, macros, loops. */
+/* Calls: arguments, built-in functions with their parameter lists, macros, loops. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 
@@ -52,7 +52,7 @@ Value arg_text(Render *r, Value v, const char *what)
     return v;
 }
 
-/* The next of the names split by spaces; false at the end. */
+/* Reads the next name of a parameter list; false at its end. */
 static bool next_param(const char **params, Str *name, bool *required)
 {
     const char *s = *params + strspn(*params, " ");
@@ -71,7 +71,7 @@ Value builtin_call(Render *r, const Builtin *builtin, Value self, const Args *ar
     Str         name;
     bool        required;
     uint32_t    i = 0, num_used = 0;
-    render_tick(r, args->keywords.count >> 2); /* each parameter is looked for among them */
+    render_tick(r, args->keywords.count >> 2); /* the cost of the searches for each parameter among the keywords */
     if (r->open && open_builtin(r, builtin, &call.self, args, &answer)) return answer;
     if (params[0] == '*') return builtin->call(r, &call);
     if (params[0] == '/' && args->keywords.count) render_fail(r, "%s() takes no keyword arguments", what);
@@ -126,7 +126,7 @@ Args eval_args(Render *r, const Node *node, Value caller)
     return (Args){items.items, items.count, keywords};
 }
 
-/* caller, kwargs and varargs. */
+/* Sets the variables caller, kwargs and varargs of a macro. */
 static void bind_extras(Render *r, const Node *node, const Args *args)
 {
     const uint32_t *specials = r->tmpl->specials, num_params = node->items.count;
@@ -207,7 +207,7 @@ Value eval_call(Render *r, const Node *node, Value caller)
     Value          value = eval(r, is_attribute ? callee->a : callee);
     Str            name = r->tmpl->names.names[callee->name];
     const Builtin *method = is_attribute ? method_of(callee->builtin, value, name) : NULL;
-    bool           is_method = method && method->call != refused && method->call != missing; /* without an object for the bound method */
+    bool           is_method = method && method->call != refused && method->call != missing; /* a direct call, without a bound method */
     if (is_attribute) r->line = callee->line;
     if (is_attribute && !is_method) value = value_getattr(r, value, callee->builtin, name);
     Args args = eval_args(r, node, caller);

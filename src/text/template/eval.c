@@ -1,4 +1,4 @@
-/* Expressions. */
+/* Evaluates expressions. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 
@@ -43,7 +43,7 @@ static Value eval_item(Render *r, const Node *node)
     return value_slice(r, object, parts);
 }
 
-/* A filter or a test. */
+/* Applies a filter or test. */
 static Value eval_builtin(Render *r, const Node *node, Value object)
 {
     r->line = node->line;
@@ -101,7 +101,7 @@ static Value eval_condition(Render *r, const Node *node)
     return value_hint("the inline if-expression evaluated to false and no else section was defined.");
 }
 
-/* and, or: the operand that decides. */
+/* `and` and `or`: returns the operand that decides. */
 static Value eval_logic(Render *r, const Node *node)
 {
     Value v = eval(r, node->a);
@@ -168,7 +168,7 @@ Value eval(Render *r, const Node *node)
     return v;
 }
 
-/* The innermost operand of a block's filters is the text. */
+/* Applies a chain of filters to `text`; the innermost filter has no operand of its own. */
 Value eval_filter_chain(Render *r, const Node *filter, Value text)
 {
     if (!filter) return text;

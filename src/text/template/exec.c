@@ -1,10 +1,11 @@
-/* Statements: each writes to r->out. What is captured (macros, set blocks) is the tail of r->out, cut off afterwards. */
+/* Executes statements; each writes to r->out. To capture text (macros, set blocks), it is written to the end of r->out and cut off
+ * afterwards. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 
 #include <string.h>
 
-/* The variable of a name in the frame or around it; NULL: none. */
+/* Finds the variable in the frame or its parents; NULL: none. */
 static Value *find_variable(Render *r, Frame *frame, uint32_t name)
 {
     int64_t looks = 0;
@@ -107,14 +108,14 @@ static Value macro_value(Render *r, const Node *node)
     return (Value){.type = V_MACRO, .macro = macro};
 }
 
-/* The result of a call or filter block; Jinja joins it to the text as it is. */
+/* Writes the result of a call or filter block, without escaping, as Jinja does. */
 static void write_text(Render *r, Value value)
 {
     if (value.type != V_STRING && value.type != V_OPEN) render_fail(r, "a block gives %s where a text is needed", value_type_name(value));
     emit(r, value);
 }
 
-/* set and filter blocks: what stands inside, through the filters, which see the names that the block sets. */
+/* set and filter blocks: captures the body and applies the filters, which see names that the body sets. */
 static void exec_capture(Render *r, const Node *node)
 {
     size_t start = r->out.len;
@@ -145,7 +146,7 @@ static void exec_with(Render *r, const Node *node)
     r->frame = outer;
 }
 
-/* As a macro that is called without arguments. */
+/* Executes {% generation %} like a macro that is called without arguments, and records the span of its output. */
 static void exec_generation(Render *r, const Node *node)
 {
     size_t begin = r->out.len;
@@ -161,7 +162,7 @@ static void exec_generation(Render *r, const Node *node)
     r->spans[r->num_spans++] = (TemplateSpan){begin, r->out.len};
 }
 
-/* A loop outside of others is at a message. */
+/* Whether `item` is a message and no enclosing loop is over messages: then a turn begins. */
 static bool turn_begin(Render *r, Value item)
 {
     if (r->turn || item.type != V_DICT || !item.dict->message) return false;
@@ -193,7 +194,7 @@ static void exec_loop(Render *r, LoopState *loop)
         if (is_turn) turn_end(r, begin);
         Flow flow = r->flow;
         r->flow = FLOW_NEXT;
-        if (flow == FLOW_NEXT) is_empty = false; /* as Jinja has it: a body left by break or continue doesn't count */
+        if (flow == FLOW_NEXT) is_empty = false; /* as in Jinja: an iteration left by break or continue doesn't count */
         if (flow == FLOW_BREAK) break;
     }
     if (!is_empty) return;
@@ -217,14 +218,14 @@ static void exec_for(Render *r, const Node *node)
     exec_loop_over(r, node, r->frame, source, 0);
 }
 
-/* loop(items) inside a recursive loop: its body's text for these items. */
+/* loop(items) inside a recursive loop: runs the loop over these items and returns its output. */
 Value loop_call(Render *r, LoopState *outer, const Args *args)
 {
     size_t start = r->out.len;
     if (!outer->node->recursive) render_fail(r, "the loop must have the 'recursive' marker to be called recursively");
     if (args->count != 1 || args->keywords.count) render_fail(r, "loop() takes one argument");
     int depth = r->depth;
-    for (int i = 0; i < 4; i++) render_deeper(r); /* its C frames */
+    for (int i = 0; i < 4; i++) render_deeper(r); /* a nested loop takes several C stack frames */
     r->calls++;
     exec_loop_over(r, outer->node, outer->frame, args->items[0], outer->depth0 + 1);
     r->calls--;

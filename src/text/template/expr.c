@@ -1,5 +1,5 @@
-/* Expressions, by recursive descent with Jinja's precedences: if-else, then the levels below, then subscripts, calls, filters
- * and tests. What statements need of tokens and nodes is here too. */
+/* Parses expressions by recursive descent, with Jinja's precedences: inline if, then the binary levels, then subscripts, calls, filters and
+ * tests. Also contains the token and node functions that parse.c uses. */
 #include "text/template/render.h"
 
 #include <stdarg.h>
@@ -139,7 +139,7 @@ static Node *parse_name(Parser *p, bool with_namespace)
     return node;
 }
 
-/* Adjacent strings are one. */
+/* Joins adjacent string literals. */
 static Node *parse_strings(Parser *p)
 {
     Token *first = parser_token(p);
@@ -152,7 +152,7 @@ static Node *parse_strings(Parser *p)
     return constant(p, first->line, value_text(text, total));
 }
 
-/* "," between items, and one that may end the list; true: another item follows. */
+/* Skips the "," before the next item. True: an item follows. False: the list ends, maybe after a trailing ",". */
 static bool another(Parser *p, const Nodes *items, TokenKind end)
 {
     if (items->count && !parser_at(p, end)) parser_expect(p, T_COMMA);
@@ -206,7 +206,7 @@ static Node *parse_primary(Parser *p, bool with_namespace)
     }
 }
 
-/* An index or a slice. */
+/* Parses an index or a slice. */
 static Node *parse_subscribed(Parser *p)
 {
     Node *parts[3] = {0};
@@ -224,7 +224,7 @@ static Node *parse_subscribed(Parser *p)
     return node;
 }
 
-/* object.name, object.0 */
+/* Parses .name or .0 after an object. */
 static Node *parse_attribute(Parser *p, Node *object)
 {
     Token *dot = parser_expect(p, T_DOT), *name = parser_token(p);
@@ -246,7 +246,8 @@ static Node *parse_subscript(Parser *p, Node *object)
     return node;
 }
 
-/* Arguments into node->items: positional, N_KEYWORD, then at most one of each star (N_KEYWORD with op T_MUL, T_POW). */
+/* Parses arguments into node->items: positional ones, keywords (N_KEYWORD), and at most one * and one ** (N_KEYWORD with op T_MUL or
+ * T_POW). */
 static void parse_call_args(Parser *p, Node *node)
 {
     Token *begin = parser_expect(p, T_LPAREN);
@@ -378,10 +379,10 @@ static Node *parse_unary(Parser *p, bool with_filter)
     return node;
 }
 
-/* Binary operators, the loosest first; all from left to right. "not" stands between two of them. */
+/* Levels of binary operators, loosest first; all associate to the left. LEVEL_NOT is the unary "not", between "and" and comparisons. */
 typedef enum Level { LEVEL_OR, LEVEL_AND, LEVEL_NOT, LEVEL_COMPARE, LEVEL_SUM, LEVEL_CONCAT, LEVEL_PRODUCT, LEVEL_UNARY } Level;
 
-/* The level of the operator that a token starts, with its kind as in the tree; LEVEL_UNARY: it is none. */
+/* The level of the binary operator at a token, and *op, its kind in the tree. LEVEL_UNARY: there is no binary operator. */
 static Level level_of(const Token *token, TokenKind *op)
 {
     *op = token->kind;
@@ -434,7 +435,7 @@ static Node *parse_level(Parser *p, Level level)
     return chain ? chain : node;
 }
 
-/* a if b else c; N_CONDEXPR keeps a, b, c. */
+/* a if b else c: N_CONDEXPR with operands a, b, c. */
 static Node *parse_condition(Parser *p)
 {
     Token      *first = parser_token(p);
@@ -442,7 +443,7 @@ static Node *parse_condition(Parser *p)
     Node       *value = parse_level(p, LEVEL_OR);
     for (; parser_skip_name(p, "if"); first = parser_token(p)) {
         Node *node = parser_node(p, N_CONDEXPR, first->line);
-        p->unknown = unknown; /* what stands in it may not be reached */
+        p->unknown = unknown; /* forgets an unknown filter in `value`: it may never be reached */
         p->soft++;
         node->a = value;
         node->b = parse_level(p, LEVEL_OR);

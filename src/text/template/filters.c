@@ -21,7 +21,7 @@ static bool splits_words(uint32_t cp)
     return cp_is_space(cp) || (cp && cp < 0x80 && strchr("-({[<", (int)cp));
 }
 
-/* Words start behind blanks, hyphens and opening brackets. */
+/* Filter title. Words begin after blanks, hyphens and opening brackets. */
 Value filter_title(Render *r, const Call *c)
 {
     Str    text = value_str(value_to_text(r, c->self));
@@ -30,7 +30,8 @@ Value filter_title(Render *r, const Call *c)
     render_tick(r, (int64_t)(text.len >> 5));
     for (size_t from = 0, pos = 0; from < text.len; from = pos) {
         bool splits = splits_words(utf8_next(text, &pos));
-        for (size_t next = pos; !begins && !splits && pos < text.len; pos = next) /* the rest of the word at once: sigma looks around */
+        /* Maps the rest of a word at once, because the case of a sigma depends on its neighbours. */
+        for (size_t next = pos; !begins && !splits && pos < text.len; pos = next)
             if (splits_words(utf8_next(text, &next))) break;
         text_map_case(&r->out, (Str){text.data + from, pos - from}, begins && !splits ? CASE_UPPER : CASE_LOWER);
         begins = splits;
@@ -53,7 +54,7 @@ Value filter_safe(Render *r, const Call *c)
 Value filter_escape(Render *r, const Call *c)
 {
     Value v = value_to_text(r, c->self);
-    if (c->mode) v.flags = 0; /* forceescape */
+    if (c->mode) v.flags = 0; /* forceescape: escapes markup again */
     return value_to_markup(r, v);
 }
 
@@ -109,8 +110,8 @@ Value filter_abs(Render *r, const Call *c)
     return value_int(value_as_int(v));
 }
 
-/* The text without blanks around, as strtod and strtoll take it. false: it is none for sure. What Python alone reads, underscores and
- * the digits of other scripts, is refused. */
+/* Copies the text without surrounding blanks for strtod or strtoll. False: it surely isn't a number. Fails on underscores and on digits of
+ * other scripts, which only Python accepts. */
 static bool number_text(Render *r, Value v, char *out, size_t size)
 {
     Str    text = text_strip(value_str(v), true, true);
@@ -135,7 +136,7 @@ static bool text_to_float(Render *r, Value v, double *out)
     return !*end;
 }
 
-/* Python's int(text); false: no such number. */
+/* Python's int(text); false: the text isn't an integer. */
 static bool text_to_int(Render *r, Value v, int64_t *out)
 {
     char text[512], *end;
@@ -177,7 +178,7 @@ Value filter_float(Render *r, const Call *c)
     return v.type == V_STRING && text_to_float(r, v, &number) ? value_float(number) : value_or(c->argv[0], value_float(0));
 }
 
-/* Decimal rounding of the exact value, ties to even: what printf does. */
+/* Rounds the exact binary value to decimals, ties to even, as printf does. */
 static double round_decimals(Render *r, double number, int64_t precision)
 {
     char text[512];

@@ -1,4 +1,4 @@
-/* Filters on sequences and mappings. What Python makes lazily is a LazyList here. */
+/* Filters on sequences and mappings. Where Python returns a generator, a LazyList is returned. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
@@ -7,11 +7,11 @@
 
 enum { MOST_PARTS = 16 };
 
-/* "a.b.0", an integer, or nothing: the path that getters follow. */
+/* The path to an attribute: "a.b.0", an integer, or nothing. */
 typedef struct Getter {
     Value parts[MOST_PARTS];
     int   count;
-    Value otherwise; /* V_MISSING or None: no default */
+    Value otherwise; /* default for undefined attributes; V_MISSING or None: no default */
     bool  fold_case;
 } Getter;
 
@@ -44,7 +44,7 @@ static Value getter_get(Render *r, const Getter *getter, Value item)
     return text_case(r, &(Call){.self = item, .mode = CASE_LOWER});
 }
 
-/* A generator; it keeps the call's arguments. */
+/* Makes a generator that keeps the arguments of the call. */
 static Value lazy(Render *r, const Call *c, bool (*next)(Render *r, LazyList *list, Value *out))
 {
     Value v = {.type = V_ITER, .iter = arena_new(&r->arena, LazyList)};
@@ -75,7 +75,7 @@ Value filter_last(Render *r, const Call *c)
     return list.count ? list.items[list.count - 1] : none;
 }
 
-/* min, max by `mode`. */
+/* min and max, selected by `mode`. */
 Value filter_extreme(Render *r, const Call *c)
 {
     Getter getter = getter_of(r, c->argv[1], (Value){0}, !arg_bool(r, c->argv[0], false));
@@ -157,7 +157,7 @@ Value filter_reverse(Render *r, const Call *c)
 
 /* ---- sorting ---- */
 
-/* By insertion at the place that halving finds: stable as Python's, with a comparison that can fail. */
+/* Insertion sort with binary search: stable as Python's sort, and the comparison may fail. */
 void sort_values(Render *r, Value *items, Value *keys, uint32_t count, bool reverse)
 {
     for (uint32_t i = 1; i < count; i++) {
@@ -193,7 +193,8 @@ Value filter_sort(Render *r, const Call *c)
     if (c->argv[2].type == V_STRING && memchr(c->argv[2].text, ',', c->argv[2].len))
         render_fail(r, "sort: more than one attribute is not supported");
     Value *keys = keys_of(r, &list, &getter);
-    for (uint32_t i = 0; i < list.count; i++) keys[i] = value_pair(r, keys[i], value_none()); /* as such equal ones need no order */
+    /* A pair compares its keys for equality first, so that equal keys needn't be orderable. */
+    for (uint32_t i = 0; i < list.count; i++) keys[i] = value_pair(r, keys[i], value_none());
     sort_values(r, list.items, keys, list.count, reverse);
     return value_list(r, V_LIST, list);
 }
@@ -234,7 +235,7 @@ Value filter_unique(Render *r, const Call *c)
 
 /* ---- map, select, reject ---- */
 
-/* At the first read; false: the source is false, and nothing else is looked at. */
+/* Prepares the iteration at the first read. False: the source is false, so the arguments aren't checked. */
 static bool lazy_begin(Render *r, LazyList *list)
 {
     bool truth = value_truth(r, list->source);
@@ -244,7 +245,7 @@ static bool lazy_begin(Render *r, LazyList *list)
     return truth;
 }
 
-/* The filter or test that args[at] names, for the arguments behind; NULL: there are no more arguments. */
+/* Finds the filter or test named by args[at] and keeps the arguments after it. Leaves list->builtin NULL if args[at] isn't given. */
 static void lazy_builtin(Render *r, LazyList *list, uint32_t at, const Builtin *table, const char *what)
 {
     if (list->args.count <= at) return;

@@ -1,4 +1,4 @@
-/* "..." % values with flags, width and precision, and "...".format(values) without; at the end of r->out. */
+/* "..." % values, with flags, width and precision, and "...".format(values). The result is built at the end of r->out. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
@@ -8,30 +8,30 @@
 
 enum { MOST_DIGITS = 300 };
 
-/* A conversion. */
+/* A conversion specification. */
 typedef struct Spec {
-    char    align, sign, type; /* align: <, >, or = for zeros behind the sign; sign 0: none */
+    char    align, sign, type; /* align: '<', '>', or '=' (zeros after the sign); sign: 0 if none */
     bool    alternate, zero;
-    int64_t width, precision; /* precision -1: not given */
+    int64_t width, precision; /* precision: -1 if not given */
 } Spec;
 
-/* A format that is being read. */
+/* State while a format is read. */
 typedef struct Format {
     Str         text;
     size_t      pos;
     const Args *args;
-    uint32_t    used;                /* arguments */
-    bool        escape;              /* the format is markup: what it formats is escaped first, unless it is markup itself */
-    bool        numbered, automatic; /* fields of str.format so far */
+    uint32_t    used;                /* arguments used so far */
+    bool        escape;              /* the format is markup: values are escaped, unless they are markup */
+    bool        numbered, automatic; /* kinds of fields of str.format seen so far: {0}, {} */
 } Format;
 
-/* The next character, 0 at the end. */
+/* The next character; 0 at the end. */
 static char peek(const Format *f)
 {
     return f->pos < f->text.len ? f->text.data[f->pos] : 0;
 }
 
-/* Of the characters in `set` the one that stands next, skipped; 0: none does. */
+/* Skips the next character if it is in `set`, and returns it; else returns 0. */
 static char skip_any(Format *f, const char *set)
 {
     char c = peek(f);
@@ -69,7 +69,7 @@ static void put_padded(Render *r, const Spec *spec, Str prefix, Str body)
     for (int64_t i = 0; i < margin && spec->align == '<'; i++) strbuf_putc(&r->out, ' ');
 }
 
-/* With a type for reals, as one; else as an integer, the whole part of a float. */
+/* Formats a number: as a real if the conversion is one of eEfFgG, else as an integer (floats are truncated). */
 static void put_number(Render *r, const Spec *spec, Value v)
 {
     bool        is_real = strchr("eEfFgG", spec->type), is_float = v.type == V_FLOAT;
@@ -111,7 +111,7 @@ static void percent_value(Render *r, Spec *spec, bool escape, Value v)
     put_number(r, spec, v);
 }
 
-/* One conversion, behind the %. */
+/* Formats one conversion; starts after the %. */
 static void percent_item(Render *r, Format *f)
 {
     Spec spec = {0};
@@ -135,7 +135,7 @@ static void percent_item(Render *r, Format *f)
     percent_value(r, &spec, f->escape, f->args->items[f->used++]);
 }
 
-/* one_value: "..." % value, where a tuple is the arguments. */
+/* one_value: args has the single right operand of "..." % value; a tuple there holds the arguments. */
 Value format_percent(Render *r, Value format, const Args *args, bool one_value)
 {
     Args   spread = *args;
@@ -152,14 +152,15 @@ Value format_percent(Render *r, Value format, const Args *args, bool one_value)
         if (percent) percent_item(r, &f);
         text_fits(r);
     }
-    bool may_be_left = one_value && value_is(args->items[0], TYPE_DICT | TYPE_LIST | TYPE_RANGE | TYPE_UNDEFINED); /* names could read it */
+    /* A dict, list, range or undefined value may be left over, as in Python: named conversions could use it. */
+    bool may_be_left = one_value && value_is(args->items[0], TYPE_DICT | TYPE_LIST | TYPE_RANGE | TYPE_UNDEFINED);
     if (f.used < spread.count && !may_be_left) render_fail(r, "not all arguments converted during string formatting");
     Value v = text_take(r, begin);
     v.flags |= format.flags & VALUE_MARKUP;
     return v;
 }
 
-/* A field is named by an index, nothing, or a keyword. */
+/* The value of a field, which is named by an index, by nothing (the next argument), or by a keyword. */
 static Value field_value(Render *r, Format *f, Str name)
 {
     int64_t index = number_of(name);
@@ -177,7 +178,7 @@ static Value field_value(Render *r, Format *f, Str name)
     return v;
 }
 
-/* As % would with the same flags; a center, other fills and commas aren't supported. */
+/* Formats as % does with the same flags. Centering, other fill characters and commas aren't supported. */
 static void format_value(Render *r, Value v, Str text)
 {
     Spec   spec = {0};
@@ -201,7 +202,7 @@ static void format_value(Render *r, Value v, Str text)
     percent_value(r, &spec, false, v);
 }
 
-/* What stands between braces. */
+/* Formats a field; `field`: the text between its braces. */
 static void format_field(Render *r, Format *f, Str field)
 {
     Format rest = {.text = field};

@@ -1,10 +1,10 @@
-/* Iteration, generators, and the state of loops. */
+/* Iteration, generators, and the state of running loops. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
 #include <string.h>
 
-/* Generators read generators: their nesting is bounded as that of expressions is. */
+/* The next item of a generator. Its source may be a generator too, so the nesting is limited, like the nesting of expressions. */
 static bool lazy_next(Render *r, LazyList *list, Value *out)
 {
     render_deeper(r);
@@ -50,7 +50,7 @@ bool iterator_next(Render *r, Iterator *it, Value *out)
     case V_VIEW:
         *out = view_item(r, source.view, (int64_t)i);
         break;
-    default: /* a text: pos counts bytes */
+    default: /* V_STRING: pos is a byte offset */
         utf8_next(value_str(source), &end);
         *out = value_text(source.text + i, end - i);
         it->pos = (int64_t)end;
@@ -71,7 +71,7 @@ List value_to_list(Render *r, Value source)
     return list;
 }
 
-/* The next item that passes the filter. */
+/* The next item that passes the loop's filter. */
 static bool pull(Render *r, LoopState *loop, Value *out)
 {
     const Node *node = loop->node;
@@ -100,7 +100,7 @@ bool loop_next(Render *r, LoopState *loop, Value *out)
     return true;
 }
 
-/* Reads the rest into a list when the source doesn't know its length. */
+/* The number of items. If it isn't known from the source, the remaining items are read into a list. */
 int64_t loop_length(Render *r, LoopState *loop)
 {
     if (loop->length >= 0) return loop->length;

@@ -1,6 +1,6 @@
-/* The lexer: text outside of tags, and the tokens inside. White space control happens here: "-" strips to the tag, "+"
- * keeps, otherwise lstrip_blocks removes the blanks before a block or comment that starts its line, and trim_blocks the
- * newline after it. */
+/* The lexer: text outside of tags, and the tokens inside. It also handles white space: "-" strips white space beside the tag, "+" keeps it.
+ * Without a sign, lstrip_blocks removes the blanks before a block or comment that begins its line, and trim_blocks removes the newline
+ * after it. */
 #include "text/template/ast.h"
 #include "text/template/text.h"
 
@@ -34,7 +34,7 @@ static size_t skip_space(const Parser *p, size_t pos)
     return p->len - text_strip((Str){p->text + pos, p->len - pos}, true, false).len;
 }
 
-/* Moves to `end`, counting lines. */
+/* Moves the position to `end` and counts lines. */
 static void advance(Parser *p, size_t end)
 {
     for (size_t i = p->at; i < end; i++) p->line += p->text[i] == '\n';
@@ -42,7 +42,7 @@ static void advance(Parser *p, size_t end)
     if (end > 0) p->line_starting = p->text[end - 1] == '\n';
 }
 
-/* The text before a tag, as the tag's sign leaves it: '-' stripped, 0 with lstrip_blocks for blocks and comments. */
+/* Adds the text before a tag. sign '-': strips white space at its end; '+': keeps it; 0: lstrip_blocks applies, unless is_variable. */
 static void add_data(Parser *p, size_t end, char sign, bool is_variable)
 {
     Str text = {p->text + p->at, end - p->at};
@@ -56,7 +56,8 @@ static void add_data(Parser *p, size_t end, char sign, bool is_variable)
     if (text.len) add_token(p, T_DATA)->value = value_of_str(text);
 }
 
-/* The end of a tag's close at pos, or 0: with '-' the white space behind it too, with `trim` a newline. */
+/* Returns the end of a tag whose `close` is at pos, maybe after a sign; 0: there is none. After '-' the end includes white space; with
+ * `trim` it includes a newline. plus: the sign '+' is allowed too. */
 static size_t tag_end(const Parser *p, size_t pos, const char *close, bool plus, bool trim)
 {
     size_t len = strlen(close);
@@ -72,7 +73,8 @@ static char sign_at(const Parser *p, size_t pos)
     return c == '-' || c == '+' ? c : 0;
 }
 
-/* "{%[-+] raw %}" or endraw at pos; returns the end of it or 0. The tag of raw trims no newline. */
+/* Returns the end of "{%[-+] raw %}" at pos (or of endraw, by `word`); 0: there is none. The tag of raw doesn't trim the newline after
+ * it. */
 static size_t raw_tag(const Parser *p, size_t pos, const char *word)
 {
     if (!at(p, pos, "{%")) return 0;
@@ -84,7 +86,7 @@ static size_t raw_tag(const Parser *p, size_t pos, const char *word)
 
 static void lex_raw(Parser *p)
 {
-    if (p->at == p->len) return; /* Jinja doesn't mind a raw or a comment that starts at the very end */
+    if (p->at == p->len) return; /* Jinja accepts a raw or a comment that begins at the end of the text */
     size_t end = 0, pos = p->at;
     while (pos < p->len && !(end = raw_tag(p, pos, "endraw"))) pos++;
     if (!end) LEX_FAIL(p, "missing end of raw directive");
@@ -109,7 +111,7 @@ static int hex_digit(char c)
     return -1;
 }
 
-/* Up to `most` digits of a base at *s: a character. */
+/* Reads a character code of up to `most` digits at *s. */
 static uint32_t escaped_code(Str *s, int base, int most, int *out_digits)
 {
     uint32_t cp = 0;
@@ -121,7 +123,7 @@ static uint32_t escaped_code(Str *s, int base, int most, int *out_digits)
     return cp;
 }
 
-/* One escape, behind its backslash, to `out`; returns the bytes written. */
+/* Reads one escape at *s, after its backslash, and writes it to `out`; returns the number of bytes written. */
 static size_t lex_escape(Parser *p, Str *s, char *out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
@@ -146,7 +148,7 @@ static size_t lex_escape(Parser *p, Str *s, char *out)
 
 static Str unescaped(Parser *p, Str body)
 {
-    char  *text = arena_alloc(&p->tmpl->arena, body.len * 3 + 16); /* an escape grows to less than three times its bytes */
+    char  *text = arena_alloc(&p->tmpl->arena, body.len * 3 + 16); /* an escape is at most tripled in length */
     size_t n = 0;
     while (body.len) {
         char c = body.data[0];
@@ -182,7 +184,7 @@ static size_t digits_end(const Parser *p, size_t pos)
     return pos;
 }
 
-/* Behind a dot, as in x.0.1, stands no float. */
+/* Reads a number. After a dot, as in x.0.1, it can't be a float. */
 static void lex_number(Parser *p)
 {
     const char *text = p->text + p->at;
@@ -207,7 +209,7 @@ static bool is_letter(char c)
     return (c | 32) >= 'a' && (c | 32) <= 'z';
 }
 
-/* Letters, digits and underscores of ASCII. */
+/* Reads a name of ASCII letters, digits and underscores. */
 static void lex_name(Parser *p)
 {
     size_t end = p->at;
@@ -218,10 +220,10 @@ static void lex_name(Parser *p)
     advance(p, end);
 }
 
-/* The tokens of a block or of an expression to print, with its end. */
+/* Reads the tokens of a block or printed expression, and its closing tag. */
 static void lex_tag(Parser *p, bool is_block)
 {
-    int num_open = 0; /* brackets: a tag ends outside of them */
+    int num_open = 0; /* number of open brackets; the tag can't end inside them */
     while (p->at < p->len) {
         size_t end = num_open ? 0 : tag_end(p, p->at, is_block ? "%}" : "}}", is_block, is_block);
         int    op = T_ADD;
@@ -249,7 +251,7 @@ static void lex_tag(Parser *p, bool is_block)
     }
 }
 
-/* Text up to the next tag, then the tag. */
+/* Reads the text up to the next tag, then the tag. */
 static void lex_root(Parser *p)
 {
     for (size_t pos = p->at; pos + 1 < p->len; pos++) {
@@ -276,7 +278,7 @@ static void lex_root(Parser *p)
     advance(p, p->len);
 }
 
-/* A copy in the arena with \n for every newline, without the last one, ended by NUL. */
+/* Copies the text to the arena, NUL-terminated, with all newlines as \n, and without a newline at the end. */
 static void normalize_newlines(Parser *p)
 {
     char  *text = arena_alloc(&p->tmpl->arena, p->len + 1);

@@ -1,4 +1,4 @@
-/* The template of a model folder, and the built-in ones. */
+/* Loads the template of a model folder; also the built-in templates. */
 #include "files/file.h"
 #include "base/hash.h"
 #include "text/template/ast.h"
@@ -17,7 +17,7 @@ enum { MAX_CONFIG_BYTES = 256 << 20 };
 
 typedef struct BuiltinTemplate {
     const char *name, *begin, *end;
-    bool        is_other; /* another name of one that has its own row */
+    bool        is_other; /* an alias of another row */
 } BuiltinTemplate;
 
 static const BuiltinTemplate builtins[] = {
@@ -51,7 +51,7 @@ static Status load_config(Arena *arena, const char *path, JsonValue *out)
     return json_parse(arena, path, text.data, text.len, out);
 }
 
-/* A token of the folder becomes a variable: a text, or {"content": text}. */
+/* Keeps a token of the folder as a variable; `value`: a text, or {"content": text}. */
 static void keep_token(Template *tmpl, Str name, const JsonValue *value)
 {
     Dict  *dict = tmpl->folder_variables;
@@ -68,7 +68,7 @@ static void keep_token(Template *tmpl, Str name, const JsonValue *value)
     tmpl->hash = hash_bytes(text.data, text.len, hash_bytes(name.data, name.len, tmpl->hash));
 }
 
-/* Entries named "..._token", and those of "extra_special_tokens". */
+/* Keeps the members named "..._token", and the members of "extra_special_tokens". */
 static void keep_tokens(Template *tmpl, const JsonValue *config)
 {
     const JsonValue *extra = json_get(config, "extra_special_tokens");
@@ -81,7 +81,8 @@ static void keep_tokens(Template *tmpl, const JsonValue *config)
         keep_token(tmpl, extra->members[i].key, &extra->members[i].value);
 }
 
-/* What special_tokens_map.json says counts more, where tokenizer_config.json is of the time before added_tokens_decoder. */
+/* Keeps the special tokens of the folder. special_tokens_map.json overrides tokenizer_config.json if that has no added_tokens_decoder (as
+ * older files do). */
 static Status keep_special_tokens(Template *tmpl, Arena *arena, const char *dir, const JsonValue *config)
 {
     JsonValue map = {.type = JSON_OBJECT};
@@ -104,7 +105,7 @@ static const JsonValue *named_template(const JsonValue *list, const char *which)
     return NULL;
 }
 
-/* chat_template of tokenizer_config.json: a text, a list of named ones, or an object of them. */
+/* Chooses from chat_template of tokenizer_config.json: a text, a list of named templates, or an object of them. */
 static Status choose_template(const char *path, const JsonValue *config, const char *which, bool has_tools, const JsonValue **out)
 {
     const JsonValue *entry = json_get(config, "chat_template");
@@ -123,7 +124,7 @@ static Status choose_template(const char *path, const JsonValue *config, const c
     return OK;
 }
 
-/* The source of the folder's template and where it is from; data NULL: there is none. */
+/* Finds the source of the folder's template and its path, for messages. out_text->data NULL: the folder has none. */
 static Status find_source(Arena *arena, const char *dir, const JsonValue *config, const char *which, bool has_tools, const char **out_path,
                           Str *out_text)
 {
@@ -154,7 +155,7 @@ static Status parse_source(Arena *arena, const char *dir, const JsonValue *confi
     return keep_special_tokens(*out_template, arena, dir, config);
 }
 
-/* What can't be read is an error of inputs with tools alone. */
+/* Loads the folder's template for inputs with tools. If that fails, only inputs with tools fail. */
 static void bring_tools(Arena *arena, const char *dir, const JsonValue *config, Str text, Template *tmpl)
 {
     const char *path;

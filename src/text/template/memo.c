@@ -1,7 +1,7 @@
-/* Remembered renderings. A conversation's shape is spelled out as a key: of each message the members' names and all that
- * isn't open (open.h). Under a key lie the paths that were traced: the guards that lead there and what comes out.
- * A template asks the same questions in the same order until an answer differs, so at most one path fits. A path that ends
- * where a trace had to stop is kept too: it says that rendering has to do it. */
+/* Caches renderings. The shape of a conversation is encoded as a key: per message the names of its members and all values that aren't open
+ * texts (open.h). For each key there is a list of traced paths. A path holds guards, which are the answers that led to it, and the
+ * resulting output. A template asks the same questions in the same order until an answer differs, so at most one path fits. A path on which
+ * the trace had to stop is kept too: it says that template_render is needed. */
 #include "text/template/memo.h"
 
 #include "base/hash.h"
@@ -12,10 +12,10 @@
 
 enum {
     MOST_SHAPES = 1 << 12,
-    MOST_PATHS = 16,       /* of a shape */
-    MOST_BYTES = 16 << 20, /* of all that is remembered */
+    MOST_PATHS = 16,       /* most paths of a shape */
+    MOST_BYTES = 16 << 20, /* most memory of the whole cache */
     MOST_TRACE_STEPS = 1 << 20,
-    MOST_OPEN_BYTES = 64 << 20 /* operations times bytes: far below every limit of a rendering */
+    MOST_OPEN_BYTES = 64 << 20 /* limit of (operations on open texts) * (their bytes); far below the limits of a rendering */
 };
 
 typedef struct Path Path;
@@ -24,9 +24,9 @@ struct Path {
     GuardUse     *guards;
     uint32_t      num_guards, num_parts, num_spans, num_turns;
     bool          is_stop;
-    OpenPlace    *parts; /* at: of the traced output; for spans */
-    TemplateSpan *spans; /* in the traced output, where an open part takes one byte */
-    TemplateTurn *turns; /* likewise */
+    OpenPlace    *parts; /* `at`: position in the traced output; used to place spans */
+    TemplateSpan *spans; /* positions in the traced output, where an open part takes one byte */
+    TemplateTurn *turns; /* their spans are positions in the traced output, too */
     uint64_t      num_ops;
 };
 
@@ -42,12 +42,12 @@ struct TemplateMemo {
     const Template *tmpl;
     int64_t         now_unix;
     Arena           arena;
-    Shape          *shapes; /* (2 * MOST_SHAPES), open addressing; key.data NULL: free */
+    Shape          *shapes; /* (2 * MOST_SHAPES) hash table, open addressing; key.data NULL: free */
     uint32_t        num_shapes;
-    /* the conversation at hand */
+    /* the current conversation, set by template_memo_start; messages NULL: it can't be cached */
     const JsonValue *messages;
     StrBuf           key;
-    size_t          *key_ends; /* of each message in the key */
+    size_t          *key_ends; /* [i]: length of the key of the first i messages */
     uint32_t         key_capacity;
     uint64_t         open_bytes;
 };
@@ -70,7 +70,7 @@ void template_memo_destroy(TemplateMemo *memo)
     free(memo);
 }
 
-/* Where there is room. */
+/* Copies bytes to `at` and returns their end; the caller has made room. */
 static char *put_bytes(char *at, const void *data, size_t len)
 {
     if (len) memcpy(at, data, len);
@@ -85,7 +85,7 @@ static char *put_text(char *at, Str text)
 
 static bool put_member(TemplateMemo *memo, const JsonMember *member)
 {
-    enum { MOST_REST = 32 }; /* bytes beside the texts */
+    enum { MOST_REST = 32 }; /* most bytes besides the texts */
     const JsonValue *value = &member->value;
     bool             is_role = value->type == JSON_STRING && str_equal(member->key, "role");
     strbuf_reserve(&memo->key, member->key.len + (is_role ? value->string.len : 0) + MOST_REST);
@@ -102,7 +102,7 @@ static bool put_member(TemplateMemo *memo, const JsonMember *member)
         break;
     case JSON_DOUBLE:
         at = put_bytes(at, &value->number, sizeof value->number);
-        *at++ = (char)value->count; /* written as an integer */
+        *at++ = (char)value->count; /* count 1: the number was written as an integer */
         break;
     case JSON_STRING:
         memo->open_bytes += value->string.len;
@@ -140,7 +140,7 @@ bool template_memo_start(TemplateMemo *memo, const JsonValue *messages)
     return true;
 }
 
-/* The shape's place; key.data NULL: not there yet. */
+/* Finds the slot of a shape; key.data NULL: the shape is new. */
 static Shape *find_shape(const TemplateMemo *memo, Str key, bool prompted)
 {
     uint64_t hash = hash_bytes(key.data, key.len, prompted);
@@ -216,7 +216,7 @@ static Path *trace_path(TemplateMemo *memo, uint32_t count, bool prompted)
     return path;
 }
 
-/* NULL: too much is remembered already. */
+/* Finds the path for the conversation, or traces a new one. NULL: the cache is full. */
 static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
 {
     Str    key = {strbuf_cstr(&memo->key), memo->key_ends[count]};
@@ -236,7 +236,7 @@ static Path *find_path(TemplateMemo *memo, uint32_t count, bool prompted)
     return path;
 }
 
-/* Whether a path's rendering stays far below every limit of a rendering. */
+/* Whether rendering with this path stays far below the limits of template_render. */
 static bool can_render(const TemplateMemo *memo, const Path *path)
 {
     return path && !path->is_stop && (path->num_ops + 1) * memo->open_bytes <= MOST_OPEN_BYTES;
@@ -247,7 +247,7 @@ static Str part_text(const TemplateMemo *memo, const OpenPart *part)
     return part->is_open ? open_part_text(memo->messages, part) : part->text;
 }
 
-/* Where a byte of the traced output is in the text; begins[i] is where part i begins. */
+/* Converts a position in the traced output to one in the text; begins[i] is where part i begins in the text. */
 static size_t place_of(const Path *path, const size_t *begins, size_t at)
 {
     uint32_t i = 0, end = path->num_parts;

@@ -1,5 +1,5 @@
-/* Methods of Python's types that change nothing. One that would change its object has a name and no call: the sandbox
- * answers with an undefined that complains when called. */
+/* Methods of Python's types that don't change their object. Methods that would change it are rows of `refused`: like Jinja's sandbox we
+ * return an undefined value for them, which fails when it is called. */
 #include "text/template/render.h"
 #include "text/template/text.h"
 
@@ -39,7 +39,7 @@ Value text_trim(Render *r, const Call *c)
     } else {
         result = text_strip(text, left, right);
     }
-    render_tick(r, (int64_t)((self.len - result.len) >> 4)); /* it looks at no others */
+    render_tick(r, (int64_t)((self.len - result.len) >> 4)); /* only the stripped characters were read */
     return part_of(self, (size_t)(result.data - self.text), result.len);
 }
 
@@ -64,7 +64,7 @@ static void split_at(Render *r, Value self, Value sep, int64_t most, bool right,
     if (!sep.len) render_fail(r, "empty separator");
     while (most < 0 || parts->count < most) {
         Str rest = {self.text + begin, end - begin};
-        if (right) render_tick(r, (int64_t)rest.len * (sep.len >> 6)); /* it compares at every place */
+        if (right) render_tick(r, (int64_t)rest.len * (sep.len >> 6)); /* text_find_last compares at every position */
         size_t hit = right ? text_find_last(rest, value_str(sep)) : text_find(rest, value_str(sep), 0);
         if (right) render_tick_chars(r, hit == SIZE_MAX ? rest.len : rest.len - hit);
         if (hit == SIZE_MAX) break;
@@ -143,7 +143,7 @@ static Str searched(Render *r, const Call *c)
     return value_str(c->self);
 }
 
-/* find; index, by `mode`, fails. */
+/* find and index. Mode 1 (index): fails if the text isn't found. */
 Value str_find(Render *r, const Call *c)
 {
     render_tick_chars(r, c->self.len);

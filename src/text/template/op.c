@@ -1,4 +1,4 @@
-/* Operators, subscripts and attributes. */
+/* Operators, subscripts and attributes of values. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 #include "text/template/text.h"
@@ -138,7 +138,7 @@ static int64_t slice_bound(Render *r, Value v, int64_t count, int64_t otherwise,
     return i < count ? i : backward ? count - 1 : count;
 }
 
-/* `count` characters of a text: start, start + step, ... */
+/* The `count` characters of a text at start, start + step, ... */
 static Value slice_text(Render *r, Value text, int64_t start, int64_t step, int64_t count)
 {
     Str    all = value_str(text);
@@ -189,7 +189,7 @@ static Value bind_method(Render *r, Value self, const Builtin *builtin)
     return (Value){.type = V_METHOD, .method = method};
 }
 
-/* Attributes that are no methods. */
+/* Attributes other than methods. */
 static Value plain_attribute(Render *r, Value object, Str name)
 {
     if (object.type == V_LOOP) return loop_attribute(r, object.loop, name);
@@ -226,7 +226,7 @@ Value value_getattr(Render *r, Value object, const Builtin *methods, Str name)
     return value_is_missing(v) ? value_undefined(UNDEF_ATTRIBUTE, object, name) : v;
 }
 
-/* object[i] of the sequences; V_MISSING beyond the end. */
+/* object[i] of a sequence; V_MISSING if i is out of range. */
 static Value sequence_item(Render *r, Value object, int64_t i)
 {
     if (!value_is(object, TYPES_INDEXED)) return (Value){0};

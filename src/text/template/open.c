@@ -1,4 +1,4 @@
-/* What a trace can do with open texts. */
+/* Operations on open texts during a trace. */
 #include "text/template/open.h"
 
 #include "text/template/text.h"
@@ -35,7 +35,7 @@ bool guard_holds(const JsonValue *messages, const Guard *guard)
     return false;
 }
 
-/* Asks the conversation at hand and keeps the answer. */
+/* Answers a question for the traced conversation and records it as a guard. */
 static bool ask(Render *r, GuardKind kind, Value v, Str with)
 {
     OpenTrace *trace = r->open;
@@ -101,7 +101,7 @@ bool open_truth(Render *r, Value v)
     return !ask(r, GUARD_EMPTY, v, (Str){0});
 }
 
-/* An open text equals nothing but texts. */
+/* Whether a and b, at least one of them an open text, are equal; values of other types never equal an open text. */
 bool open_equal(Render *r, Value a, Value b)
 {
     Value open = a.type == V_OPEN ? a : b, other = a.type == V_OPEN ? b : a;
@@ -157,15 +157,15 @@ Value open_capture(Render *r, size_t start)
     uint32_t   first = trace->num_places;
     List       items = {0};
     render_tick(r, r->num_spans >> 4);
-    for (size_t i = 0; i < r->num_spans; i++) /* a generation inside: its place isn't known yet */
+    for (size_t i = 0; i < r->num_spans; i++) /* a generation inside the captured text: its final position isn't known yet */
         if (r->spans[i].begin >= start) open_stop(r);
     while (first > 0 && trace->places[first - 1].at >= start) first--;
     uint32_t end = trace->num_places;
     trace->num_places = first;
     if (first == end) return text_take(r, start);
-    for (; end > first; end--) { /* from the end, where texts are cut off */
+    for (; end > first; end--) { /* backwards, because text_take cuts from the end of the output */
         list_add(r, &items, text_take(r, trace->places[end - 1].at + 1));
-        r->out.len--; /* the open text's byte */
+        r->out.len--; /* the byte that stands for the open text */
         list_add(r, &items, open_one(r, trace->places[end - 1].part));
     }
     list_add(r, &items, text_take(r, start));
@@ -179,7 +179,7 @@ static bool is_row_of(const Builtin *builtin, const Builtin *table)
     return table == builtin;
 }
 
-/* May hold an open text. */
+/* Whether the value is an open text or may contain one. */
 static bool is_opaque(Value v)
 {
     return v.type == V_OPEN || (v.type >= V_LIST && v.type != V_RANGE && v.type != V_FUNCTION);
@@ -194,7 +194,7 @@ static bool are_plain(const Args *args)
     return true;
 }
 
-/* Strips an open text that is one place and not stripped yet. */
+/* Strips an open text, which must be a single place in the conversation, not stripped before. */
 static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 {
     bool     has_chars = args->count > 0 && args->items[0].type != V_NONE;
@@ -214,11 +214,11 @@ static Value affix(Render *r, Value v, const Args *args, GuardKind kind)
     return value_bool(ask(r, kind, v, value_str(args->items[0])));
 }
 
-/* Of an open text; as in open_builtin. */
+/* open_builtin for an open text as `self`. */
 static bool open_self(Render *r, const Builtin *builtin, Value *self, const Args *args, Value *out)
 {
     if (builtin->call == test_type || builtin->call == test_truth) {
-        *self = value_text("", 0); /* any text answers */
+        *self = value_text("", 0); /* the type and truth tests give the same result for every text */
         return false;
     }
     if (builtin->call == filter_default) return false;
@@ -231,7 +231,7 @@ static bool open_self(Render *r, const Builtin *builtin, Value *self, const Args
     return true;
 }
 
-/* A filter that hands values on without a look at them. */
+/* Whether the filter passes values on without reading them. */
 static bool is_blind(const Builtin *filter)
 {
     return filter->call == filter_length || filter->call == filter_first || filter->call == filter_last || filter->call == filter_list ||

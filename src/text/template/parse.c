@@ -1,4 +1,4 @@
-/* Statements: the text between tags, and {% %} blocks. */
+/* Parses statements: the text between tags, and {% %} blocks. */
 #include "text/template/ast.h"
 
 #include "base/hash.h"
@@ -15,7 +15,7 @@ static bool at_any(Parser *p, const char *const *names)
     return false;
 }
 
-/* "%}", the statements, and the "{%" of the end tag; the parser then stands at the end's name. */
+/* Parses "%}", the statements of a body, and the "{%" of its end tag; the next token is then the end tag's name. */
 static void parse_body(Parser *p, const char *const *ends, Nodes *out)
 {
     parser_skip(p, T_COLON);
@@ -26,14 +26,14 @@ static void parse_body(Parser *p, const char *const *ends, Nodes *out)
         parser_fail(p, ERR_INVALID, parser_token(p)->line, "unexpected end of template: the block of line %d needs '%s'", line, ends[0]);
 }
 
-/* As parse_body, with one end, which is skipped. */
+/* As parse_body with a single end, whose name is skipped. */
 static void parse_body_to(Parser *p, const char *end, Nodes *out)
 {
     parse_body(p, (const char *const[]){end, NULL}, out);
     p->pos++;
 }
 
-/* The else of a for or an if, and its end. */
+/* Parses the else of a for or an if, if there is one, up to the end. */
 static void parse_else(Parser *p, const char *end, Nodes *out)
 {
     if (parser_skip_name(p, "else"))
@@ -49,7 +49,7 @@ static Scope *scope_new(Parser *p)
     return arena_new(&p->tmpl->arena, Scope);
 }
 
-/* It becomes the one whose names are noted. */
+/* Makes `scope` the current scope, in which names are noted. */
 static void scope_enter(Parser *p, Scope *scope)
 {
     scope->outer = p->scope;
@@ -67,7 +67,7 @@ static void note_target(Parser *p, const Node *target, bool is_parameter)
     for (uint32_t i = 0; i < target->items.count; i++) note_target(p, target->items.items[i], is_parameter);
 }
 
-/* A body with a scope of its own. */
+/* Parses a body that has its own scope. */
 static Node *parse_scoped_body(Parser *p, Node *node, const char *end)
 {
     if (!node->scope) node->scope = scope_new(p);
@@ -110,7 +110,7 @@ static Node *parse_for(Parser *p, Node *node)
     return node;
 }
 
-/* elif is an if in the else. */
+/* Parses an if; each elif is an N_IF in the previous one's `b`. */
 static Node *parse_if(Parser *p, Node *node)
 {
     static const char *const ends[] = {"endif", "elif", "else", NULL};
@@ -150,7 +150,7 @@ static Node *parse_set(Parser *p, Node *node)
     return node;
 }
 
-/* What a macro or a parameter may be called. */
+/* Parses a name for a macro or parameter, which can't be a constant. */
 static Token *parse_plain_name(Parser *p)
 {
     static const char *const constants[] = {"true", "false", "none", "True", "False", "None", NULL};
@@ -158,7 +158,7 @@ static Token *parse_plain_name(Parser *p)
     return parser_expect(p, T_NAME);
 }
 
-/* (a, b=1): names into items, defaults of the last ones into values. */
+/* Parses (a, b=1): parameters into items; the defaults of the last ones into values. */
 static void parse_signature(Parser *p, Node *node)
 {
     scope_enter(p, node->scope);
@@ -182,7 +182,7 @@ static void parse_signature(Parser *p, Node *node)
     scope_leave(p);
 }
 
-/* A special name that the macro mentions is a parameter of its own, unless one of those written down is called so. */
+/* A special name that the body mentions becomes a parameter, unless the macro already has a parameter of that name. */
 static void bind_special(Parser *p, Node *node, Special special)
 {
     for (uint32_t i = 0; i < node->items.count; i++) {
@@ -194,7 +194,7 @@ static void bind_special(Parser *p, Node *node, Special special)
     if (node->uses[special]) parser_note(p, p->tmpl->specials[special], true, true);
 }
 
-/* The body of a macro, call block or generation: loops outside of it don't count inside. */
+/* Parses the body of a macro, call block or generation; break and continue can't refer to loops outside it. */
 static Node *parse_function_body(Parser *p, Node *node, const char *end)
 {
     int   loops = p->loops;
@@ -251,7 +251,7 @@ static Node *parse_with(Parser *p, Node *node)
     node->kind = N_WITH;
     while (!parser_at(p, T_BLOCK_END)) {
         if (node->items.count) parser_expect(p, T_COMMA);
-        p->in_for = false; /* with's own names may be anything */
+        p->in_for = false; /* the names of with may include loop, even inside a for */
         nodes_add(p, &node->items, parse_target(p, false));
         p->in_for = in_for;
         parser_expect(p, T_ASSIGN);
@@ -272,7 +272,7 @@ static Node *parse_loop_control(Parser *p, Node *node)
     return node;
 }
 
-/* What follows a tag's name goes into the node. */
+/* Each function parses the rest of a tag into `node`; the tag's name is already skipped. */
 static const struct {
     const char *name;
     Node *(*parse)(Parser *p, Node *node);
@@ -303,7 +303,7 @@ static Node *parse_statement(Parser *p, const char *const *ends)
                 ends ? "; the block it stands in needs '" : "", ends ? ends[0] : "", ends ? "'" : "");
 }
 
-/* Statements up to one of the ends (then the parser stands at its name) or to the end of the template. */
+/* Parses statements up to the end of the template or up to an end tag; in that case the next token is the end tag's name. */
 static void parse_block(Parser *p, const char *const *ends, Nodes *out)
 {
     parser_deeper(p);

@@ -1,4 +1,4 @@
-/* Values as text: Python's str() and repr(), and json.dumps; all at the end of r->out. */
+/* Converts values to text: Python's str() and repr(), and json.dumps. All append to r->out. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 #include "text/template/text.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A backslash, a letter and digits. */
+/* Appends a backslash, a letter and hexadecimal digits. */
 static void print_hex(Render *r, char letter, uint32_t code, int digits)
 {
     strbuf_putc(&r->out, '\\');
@@ -36,7 +36,7 @@ static void print_repr_text(Render *r, Str text)
 
 static void print_json_code(Render *r, uint32_t cp)
 {
-    static const char named[] = "\"\"\\\\\nn\rr\tt\bb\ff"; /* a character, its letter */
+    static const char named[] = "\"\"\\\\\nn\rr\tt\bb\ff"; /* pairs: a character and the letter of its escape */
     const char       *name = cp && cp < 0x80 ? strchr(named, (int)cp) : NULL;
     if (name) {
         strbuf_putc(&r->out, '\\');
@@ -71,7 +71,7 @@ const TextStyle repr_style = {.item_separator = {", ", 2}, .key_separator = {": 
 
 static void print_any(Render *r, Value v, const TextStyle *style, int depth);
 
-/* Before an item at this depth, or before the end of what holds items one deeper. */
+/* Appends the separator; with indentation also a newline and `depth` indents. */
 static void print_break(Render *r, const TextStyle *style, Str separator, int depth)
 {
     strbuf_append(&r->out, separator.data, separator.len);

@@ -157,7 +157,7 @@ Status template_render(const Template *tmpl, const TemplateInput *input, Templat
     r.max_steps = input->max_steps ? input->max_steps : RENDER_MAX_STEPS;
     if (input->arena) r.arena = *input->arena;
     size_t used_before = r.arena.used_bytes;
-    r.arena.used_bytes = 0; /* the limit is on this render alone */
+    r.arena.used_bytes = 0; /* so that the limit applies to this render alone */
     Status status = template_execute(&r, input);
     if (status == OK) take_output(&r, input->marks_turns, out);
     strbuf_deinit(&r.out);

@@ -1,57 +1,58 @@
-/* Chat templates: Jinja as Hugging Face's models use it, rendered in a sandbox (bounded steps, depth and output).
- * A parsed Template is immutable and may be rendered from many threads. */
+/* Chat templates: Jinja as Hugging Face's models use it, rendered in a sandbox (limited steps, depth and output). A parsed Template is
+ * immutable; many threads may render it at once. */
 #pragma once
 
 #include "base/json.h"
 
 typedef struct Template Template;
 
-/* `name` starts errors: "name:line: what". ERR_UNSUPPORTED for a construct we don't have. Rendering follows
- * transformers' settings: trim_blocks and lstrip_blocks on, loop controls, {% generation %}. */
+/* Parses a template. Error messages begin with `name`: "name:line: what". ERR_UNSUPPORTED: a construct that we don't support. Settings are
+ * those of transformers: trim_blocks and lstrip_blocks on, loop controls, {% generation %}. */
 NODISCARD Status template_parse(const char *name, const char *source, size_t len, Template **out_template);
 void             template_destroy(Template *tmpl);
 
-/* The model folder's own: chat_template.jinja, else chat_template in tokenizer_config.json (a text, or named ones: `which`, NULL
- * for "default"; with tools and one named "tool_use" that); named ones too in additional_chat_templates/. *out_template is NULL
- * when the folder has none. bos_token, eos_token, ... of tokenizer_config.json (and special_tokens_map.json, where that counts)
- * are kept as the template's variables.
- * Without `which` and tools the folder's "tool_use" comes along: inputs with tools are rendered by it. If it can't be read,
- * rendering them fails, and other inputs don't. */
+/* Loads the template of a model folder: chat_template.jinja, else chat_template in tokenizer_config.json, which is a text or a set of named
+ * templates. Named templates may also be files in additional_chat_templates/. `which`: the name; NULL: "tool_use" if has_tools and there is
+ * one, else "default". *out_template is NULL if the folder has none. bos_token, eos_token, ... of tokenizer_config.json become variables of
+ * the template (for older files also those of special_tokens_map.json).
+ * If `which` is NULL and has_tools is false, the folder's "tool_use" is loaded too, and renders inputs with tools. If it can't be read,
+ * only rendering inputs with tools fails. */
 NODISCARD Status template_load(const char *dir, const char *which, bool has_tools, Template **out_template);
 
-/* The template that came along for inputs with tools; NULL: none did. It lives as long. */
+/* The template that template_load also loaded for inputs with tools; NULL: none. Owned by `tmpl`. */
 const Template *template_with_tools(const Template *tmpl);
 
-/* For a template from elsewhere: the folder's bos_token, eos_token, ... become its variables. Before the first render. */
+/* For a template that isn't from this folder: bos_token, eos_token, ... of the folder become its variables. Call it before the first
+ * render. */
 NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 
-/* strftime_now tells this time, in seconds, where an input names none. */
+/* Sets the time (Unix, in seconds) that strftime_now uses if an input gives none. */
 void    template_stop_clock(Template *tmpl, int64_t now_unix);
-int64_t template_now(const Template *tmpl);       /* that time, else the clock's */
-bool    template_asks_time(const Template *tmpl); /* false: no rendering depends on it */
+int64_t template_now(const Template *tmpl);       /* the time set by template_stop_clock, else the current time */
+bool    template_asks_time(const Template *tmpl); /* false: no rendering depends on the time */
 
-/* The source of a template that comes with the program (templates.def); data NULL: there is none of that name. */
+/* The source of a built-in template (templates.def); data NULL: there is none of that name. */
 Str template_builtin(const char *name);
-/* Appends their names, commas between them. */
+/* Appends the names of the built-in templates, separated by commas. */
 void template_builtin_names(StrBuf *out);
 
-/* A byte range of the output that {% generation %} marked. */
+/* A byte range of the output that was inside {% generation %}. */
 typedef struct TemplateSpan {
     size_t begin, end;
 } TemplateSpan;
 
-/* What a loop over the messages printed for one of them. */
+/* The output of one iteration of a loop over the messages. */
 typedef struct TemplateTurn {
     TemplateSpan span;
     uint32_t     message;
-    bool         looks_around; /* more than the roles of other messages was read for it */
+    bool         looks_around; /* the iteration read more of other messages than their roles */
 } TemplateTurn;
 
 typedef struct TemplateOutput {
     StrBuf        text;
-    TemplateSpan *spans; /* heap; NULL when none */
+    TemplateSpan *spans; /* on the heap; NULL: none */
     size_t        num_spans;
-    TemplateTurn *turns; /* heap, in the order of the text; NULL when none, or not asked for */
+    TemplateTurn *turns; /* on the heap, in the order of the output; NULL: none, or not requested */
     size_t        num_turns;
 } TemplateOutput;
 void template_output_deinit(TemplateOutput *out);
@@ -60,15 +61,15 @@ typedef struct TemplateInput {
     const JsonValue *messages;  /* array */
     const JsonValue *tools;     /* array or NULL */
     const JsonValue *documents; /* array or NULL */
-    const JsonValue *variables; /* object of further variables, or NULL; they win over the folder's */
+    const JsonValue *variables; /* object of further variables, or NULL; they override the folder's variables */
     bool             add_generation_prompt;
-    bool             marks_turns; /* asks for the output's turns */
-    int64_t          now_unix;    /* for strftime_now, seconds; 0: template_now */
-    int64_t          max_steps;   /* 0: 10 million */
-    Arena           *arena;       /* what rendering needs lies here until the caller resets it; NULL: freed at the end */
+    bool             marks_turns; /* requests TemplateOutput's turns */
+    int64_t          now_unix;    /* time for strftime_now, in seconds; 0: template_now */
+    int64_t          max_steps;   /* 0: the default, 10 million */
+    Arena           *arena;       /* memory for rendering, until the caller resets it; NULL: a temporary arena */
 } TemplateInput;
 
-/* raise_exception and limits fail with ERR_INVALID, "name:line: message". */
+/* Renders a conversation. ERR_INVALID, with "name:line: message", also for raise_exception and exceeded limits. */
 NODISCARD Status template_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out);
 
-uint64_t template_hash(const Template *tmpl); /* of its source and the folder's tokens: for caches */
+uint64_t template_hash(const Template *tmpl); /* hash of the source and the folder's tokens; for caches */

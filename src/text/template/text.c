@@ -1,5 +1,5 @@
-/* Character classes come from utf8proc's tables; what Unicode says beyond simple case mappings (SpecialCasing.txt) is
- * the table below. */
+/* Python's text functions. Character classes are from utf8proc's tables. put_upper adds the case mappings of SpecialCasing.txt, where a
+ * character maps to several. */
 #define _GNU_SOURCE /* memmem */
 #include "text/template/text.h"
 
@@ -62,7 +62,7 @@ static void put_cp(StrBuf *out, uint32_t cp)
     strbuf_append(out, bytes, n);
 }
 
-enum { MOST_FOLDED = 4 }; /* the longest folding has 3 code points */
+enum { MOST_FOLDED = 4 }; /* the longest case folding has 3 code points */
 
 static int folded(uint32_t cp, utf8proc_int32_t out[MOST_FOLDED])
 {
@@ -70,8 +70,9 @@ static int folded(uint32_t cp, utf8proc_int32_t out[MOST_FOLDED])
     return (int)utf8proc_decompose_char((utf8proc_int32_t)cp, out, MOST_FOLDED, UTF8PROC_CASEFOLD, &boundclass);
 }
 
-/* Where a small letter folds to several characters, its capital is theirs (Unicode's SpecialCasing.txt). In titles only the first
- * of them is a capital, and an iota that stood below its letter stays there. */
+/* Appends the upper case of a character. If its case folding has several characters, these are mapped to upper case (as in Unicode's
+ * SpecialCasing.txt). In titles only the first of these characters is, and an iota that was below its letter becomes U+0345, which stays
+ * below. */
 static void put_upper(StrBuf *out, uint32_t cp, bool title)
 {
     enum { APOSTROPHE_N = 0x149, SHARP_S = 0xDF, IOTA = 0x3B9, IOTA_BELOW = 0x345, GREEK_EXTENDED = 0x1F00 };
@@ -90,7 +91,7 @@ static void put_upper(StrBuf *out, uint32_t cp, bool title)
     }
 }
 
-/* A sigma at [begin, end) is final when a cased letter stands before it and none behind. */
+/* Whether the sigma at [begin, end) is final: a cased letter is before it and none after it. */
 static bool is_final_sigma(Str text, size_t begin, size_t end)
 {
     size_t before = begin ? utf8_back(text.data, begin) : 0;
@@ -123,7 +124,7 @@ void text_map_case(StrBuf *out, Str text, CaseMap map)
     }
 }
 
-/* Whether the one character of a text is to be stripped: one of `chars`, or white space where that has no data. */
+/* Whether to strip the single character `one`: it is one of `chars`, or, if chars.data is NULL, white space. */
 static bool is_stripped(Str one, Str chars)
 {
     size_t pos = 0;

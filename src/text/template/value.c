@@ -1,5 +1,5 @@
-/* Truth, equality, order and dictionaries, with Python's rules: numbers compare across bool, int and float; lists and
- * tuples element by element; other types are equal only when they are the same object. */
+/* Truth, equality, order and dictionaries, with Python's rules. Numbers compare across bool, int and float; lists and tuples compare
+ * element by element. Values of other types are equal only if they are the same object. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 #include "text/template/text.h"
@@ -190,7 +190,7 @@ static bool equal_dicts(Render *r, const Dict *a, const Dict *b)
     return same;
 }
 
-/* A long double has 64 bits of mantissa: integers and doubles compare without rounding. */
+/* long double has 64 bits of mantissa, so int64 and double convert without rounding. */
 static int compare_numbers(Value a, Value b)
 {
     long double x = a.type == V_FLOAT ? (long double)a.number : (long double)value_as_int(a);
@@ -311,7 +311,7 @@ Value dict_get(Render *r, const Dict *dict, Value key)
 void dict_set(Render *r, Dict *dict, Value key, Value value)
 {
     value_hashable(r, key);
-    render_tick_dict(r, dict, 0); /* value_equal counts the keys' bytes */
+    render_tick_dict(r, dict, 0); /* value_equal counts the bytes of the keys */
     DictEntry *entry = find_entry(r, dict, key);
     if (entry) {
         entry->value = value;
@@ -344,7 +344,7 @@ static Value dict_of_json(Render *r, const JsonValue *json)
     return value_dict(dict);
 }
 
-/* Texts stay where the JSON has them. */
+/* Strings aren't copied: they point into the JSON value. */
 Value value_from_json(Render *r, const JsonValue *json)
 {
     if (!json) return value_none();
@@ -354,7 +354,7 @@ Value value_from_json(Render *r, const JsonValue *json)
     case JSON_INT:
         return value_int(json->integer);
     case JSON_DOUBLE: {
-        Value v = value_float(json->number); /* count: it was written as an integer */
+        Value v = value_float(json->number); /* count 1: the number was written as an integer */
         if (json->count) v.flags = VALUE_TOO_BIG;
         return json->count && json->number == 0 ? value_int(0) : v;
     }

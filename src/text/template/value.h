@@ -1,5 +1,5 @@
-/* Values of the template language: Python's types as far as Jinja shows them. 16 bytes by value; what they point to lies
- * in the arena of the render (or of the template, for constants), so nothing is ever freed alone. */
+/* Values of the template language: Python's types as far as Jinja shows them. A Value has 16 bytes and is passed by value. The objects it
+ * points to are in the arena of the render (constants: of the template), so none is freed by itself. */
 #pragma once
 
 #include "base/array.h"
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 typedef enum ValueType {
-    V_MISSING, /* no value: an unset variable, an argument that was not given */
+    V_MISSING, /* no value: a variable that isn't set, or an argument that isn't given */
     V_UNDEFINED,
     V_NONE,
     V_BOOL,
@@ -19,14 +19,14 @@ typedef enum ValueType {
     V_TUPLE,
     V_DICT,
     V_RANGE,
-    V_ITER, /* a generator: read once */
-    V_VIEW, /* dict.keys(), values(), items() */
+    V_ITER, /* a generator, which can be read once */
+    V_VIEW, /* dict.keys(), dict.values() or dict.items() */
     V_NAMESPACE,
     V_LOOP,
     V_MACRO,
     V_FUNCTION, /* a global function */
-    V_METHOD,   /* bound to its object */
-    V_OPEN      /* a text that nothing may look at: open.h */
+    V_METHOD,   /* a method bound to its object */
+    V_OPEN      /* a text that a trace may not read: open.h */
 } ValueType;
 
 /* Sets of types. */
@@ -40,7 +40,7 @@ enum {
     TYPE_LOOP = 1 << V_LOOP,
     TYPE_UNDEFINED = 1 << V_UNDEFINED,
     TYPE_FLOAT = 1 << V_FLOAT,
-    TYPES_INTEGRAL = 1 << V_INT | TYPE_BOOL, /* int and bool are Python's integers */
+    TYPES_INTEGRAL = 1 << V_INT | TYPE_BOOL, /* bool counts as an integer, as in Python */
     TYPES_NUMBER = TYPES_INTEGRAL | TYPE_FLOAT,
     TYPES_ARRAY = TYPE_LIST | TYPE_TUPLE,
     TYPES_INDEXED = TYPE_STRING | TYPES_ARRAY | TYPE_RANGE,
@@ -49,25 +49,25 @@ enum {
 };
 
 enum {
-    VALUE_MARKUP = 1, /* of a string: escaped text; what is added to it gets escaped */
-    VALUE_TOO_BIG = 2 /* of a float: an integer of the data beyond 64 bits; it has no text and can't be reckoned with */
+    VALUE_MARKUP = 1, /* string: it is already escaped; text that is added to it gets escaped */
+    VALUE_TOO_BIG = 2 /* float: an integer of the data beyond 64 bits; using it as a number or text fails */
 };
 
-/* Why a value is undefined; the name is in `text`. */
+/* Why a value is undefined; its `text` is the name (UNDEF_HINT: the message). */
 typedef enum UndefinedKind { UNDEF_NAME, UNDEF_ATTRIBUTE, UNDEF_ELEMENT, UNDEF_HINT, UNDEF_UNSAFE } UndefinedKind;
 
 typedef struct Value {
     uint8_t  type; /* ValueType */
     uint8_t  flags;
-    uint16_t aux; /* of V_UNDEFINED: UndefinedKind | ValueType of the object << 8 */
-    uint32_t len; /* bytes of a string or of an undefined's name */
+    uint16_t aux; /* V_UNDEFINED: UndefinedKind | ValueType of the object << 8 */
+    uint32_t len; /* bytes of a string, or of `text` of V_UNDEFINED */
     union {
         bool                  boolean;
         int64_t               integer;
         double                number;
         const char           *text; /* UTF-8, not NUL-terminated */
-        struct List          *list; /* list, tuple */
-        struct Dict          *dict; /* dict, namespace */
+        struct List          *list; /* V_LIST, V_TUPLE */
+        struct Dict          *dict; /* V_DICT, V_NAMESPACE */
         struct Range         *range;
         struct LazyList      *iter;
         struct View          *view;
@@ -89,9 +89,9 @@ typedef struct DictEntry {
 } DictEntry;
 
 typedef struct Dict {
-    DictEntry *entries; /* in the order of insertion */
+    DictEntry *entries; /* in insertion order */
     uint32_t   count, capacity;
-    uint32_t   message; /* of the conversation: its number, from 1 on; 0: it is none */
+    uint32_t   message; /* number of the message that this dict is, from 1 on; 0: it isn't a message */
 } Dict;
 
 typedef struct Range {
@@ -179,11 +179,11 @@ static inline Value value_hint(const char *text)
     return value_undefined(UNDEF_HINT, (Value){0}, str_of(text));
 }
 
-/* What a message shows of a name. */
+/* Number of bytes of a name that messages show. */
 static inline int shown(size_t len)
 {
     return len < 255 ? (int)len : 255;
 }
 
-/* Python's name of the type: "str", "dict", ... */
+/* The name of the type in Python: "str", "dict", ... */
 const char *value_type_name(Value v);
