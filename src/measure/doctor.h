@@ -1,5 +1,4 @@
-/* doctor: checks every kernel of a device against the CPU's, on the user's own machine. Each op runs its samples and larger shapes, in
- * fp32, bf16 and f16, with guard bytes around every tensor and poisoned outputs. A second run must give the same bits. */
+/* doctor: checks every kernel of a device (ops/check.h), small samples and large ones, on the user's own machine, and reports it. */
 #pragma once
 
 #include "device/device.h"

@@ -1,8 +1,66 @@
-/* An op by itself: a graph of one node, and the types that its inputs may have. For doctor and tests. */
+/* An op by itself: a graph of one node, the types that its inputs may have, contents of its inputs, and its results on any device. For
+ * doctor and tests. */
 #pragma once
 
+#include "base/strbuf.h"
+#include "device/device.h"
 #include "ir/sample.h"
 #include "ops/ops.h"
+
+/* Contents of a tensor on the host. data NULL: the tensor is absent. */
+typedef struct OpData {
+    unsigned char *data;
+    size_t         bytes;
+} OpData;
+
+typedef struct OpCase {
+    Arena    arena;
+    Graph   *graph;
+    Node    *node;
+    Value   *all_out[NODE_MAX_OUT]; /* all outputs that the op can make here, wanted or not */
+    uint32_t all;                   /* their bits */
+    OpData   in[NODE_MAX_IN];       /* runs change nothing in it */
+    OpData   out[NODE_MAX_OUT];     /* of the last run; outputs that it didn't want are as before */
+} OpCase;
+
+/* A run of a case. Zero is the usual choice, except for device, kernel and want. */
+typedef struct OpRun {
+    Device       *device;
+    BoundKernel   kernel;
+    uint32_t      want;     /* bits of the outputs to make; outputs that the op doesn't have here are ignored */
+    const Value  *over;     /* the input whose memory output 0 shall take over; NULL: memory as the op declares */
+    bool          plain;    /* results are written instead of added to accumulate inputs; only for kernels that don't read the node */
+    int           poison;   /* byte that fills outputs and workspace before */
+    bool          twice;    /* runs again, with another poison: the bits must be the same */
+    int           repeats;  /* launches in one run; 0: one */
+    double       *seconds;  /* set to the time of a launch in a second run; NULL: not measured */
+    const OpData *expected; /* wanted outputs must have these bits; NULL: any */
+    const char   *when;     /* the end of the fault "output 0 has other bits ..." */
+} OpRun;
+
+/* Makes a graph of inputs (ndim 0: absent), named in0, in1, ..., and the node; contents are zero. Fails if infer does. op_case_free frees
+ * the case, also if this failed. */
+NODISCARD Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in);
+void             op_case_free(OpCase *c);
+/* Draws all inputs of a sample. Inputs that another op computes from the others (OpResults) get its results on `cpu`. */
+NODISCARD Status op_case_draw(OpCase *c, const OpSample *sample, Device *cpu);
+/* Copies the results, into the case's arena. */
+void op_case_keep(OpCase *c, OpData kept[NODE_MAX_OUT]);
+/* Connects the outputs of the mask to the node, as far as the op has them, and no others. */
+void op_case_want(OpCase *c, uint32_t want);
+/* Runs the node; all outputs are connected afterwards. Appends to `faults`, each after "; ": writes outside of the outputs and the
+ * workspace, changed inputs, and bits that aren't as `run` says. A second run has other bytes around each tensor, so results that depend on
+ * them differ. */
+NODISCARD Status op_run(OpCase *c, const OpRun *run, StrBuf *faults);
+
+/* Element i of any tensor. */
+double tensor_element(const TensorType *type, const void *data, int64_t i);
+/* How far a is from b. Equal elements count 0, infinities and NaNs too; infinite where one is NaN and the other isn't. */
+typedef struct TensorErrors {
+    double l2;   /* |a - b| / |b| in the L2 norm */
+    double most; /* max|a - b| / max(max|b|, floor) */
+} TensorErrors;
+TensorErrors tensor_errors(const TensorType *ta, const void *a, const TensorType *tb, const void *b, double floor);
 
 /* Adds to an empty graph inputs of these types (ndim 0: absent), named in0, in1, ..., and the node. Fails if infer does. */
 NODISCARD Status op_alone(Graph *graph, const OpDef *op, const void *attrs, const TensorType *in, Node **out);
@@ -13,9 +71,9 @@ bool type_is_float(const TensorType *type);
 bool op_has_dtype(const OpDef *op, const TensorType *in, DType dtype);
 /* Whether infer takes these types. */
 bool op_takes(const OpDef *op, const void *attrs, const TensorType *in);
-/* Whether infer takes these types and the CPU has a kernel for them. */
-bool op_is_served(const OpDef *op, const void *attrs, const TensorType *in);
-/* Sets every step'th input, if it is a float tensor, to the dtype, if infer takes it. Returns whether any is set. */
-bool op_round_inputs(const OpDef *op, const void *attrs, DType dtype, int step, TensorType *in);
-/* Connects absent accumulate inputs, which have their output's type. Returns whether there is one. */
-bool op_add_accumulators(const OpDef *op, const void *attrs, TensorType *in);
+
+/* The dtypes with which a sample runs, by index: its own; all floats that infer takes so in bf16; in f16; every other float in bf16.
+ * After each of these, the same with accumulate inputs. Writes the types and their name; false: these types don't exist here, or are those
+ * of a smaller index. */
+enum { OP_TYPES = 8, OP_TYPES_UNIFORM = 6 };
+bool op_sample_types(const OpDef *op, const OpSample *sample, int index, TensorType in[NODE_MAX_IN], const char **name);

@@ -33,7 +33,7 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
     if (master) in[9] = f;
     EXPECT_OK(op_case_make(&s.c, &op_adamw, attrs, in));
     for (int k = 0; k < 10; k++)
-        if (s.c.in[k].base) memset(s.c.in[k].data, 0, s.c.in[k].bytes);
+        if (s.c.in[k].data) memset(s.c.in[k].data, 0, s.c.in[k].bytes);
     int64_t segment[SEGMENT_COLUMNS] = {16, NUMEL, 1, 7};
     memcpy(in_data(&s, 8), segment, sizeof segment);
     s.norm2 = in_data(&s, 4);

@@ -33,7 +33,7 @@ static OpCase case_make(DType weights)
     OpCase     c;
     EXPECT_OK(op_case_make(&c, &op_adamw_8bit, &attrs, in));
     for (int i = 0; i < op_adamw_8bit.num_in; i++)
-        if (c.in[i].base) memset(c.in[i].data, 0, c.in[i].bytes);
+        if (c.in[i].data) memset(c.in[i].data, 0, c.in[i].bytes);
     int64_t(*segments)[SEGMENT_COLUMNS] = (void *)c.in[IN_SEGMENTS].data;
     for (int k = 0; k < PARAMS; k++) {
         int64_t row[SEGMENT_COLUMNS] = {offsets[k], sizes[k], 1, 7 + k};

@@ -574,7 +574,7 @@ static void documents_that_begin_later_are_refused(void)
         const OpDef *op = i ? &op_attention_bwd : &op_attention;
         OpCase       c;
         EXPECT_OK(op_case_make(&c, op, &attrs, i ? backward : forward));
-        Buffer    *at = &c.in[i ? 6 : 3];
+        OpData    *at = &c.in[i ? 6 : 3];
         RunOptions run = {.want = ~0u, .poison = 0xFF};
         memset(at->data, 0, at->bytes);
         EXPECT_OK(op_case_run(&c, &op->cpu[0], &run, "inside"));

@@ -251,7 +251,7 @@ static void expect_product(const Quantised *a, bool a_turned, const Quantised *b
     dtype_encode(type->dtype, (const float *)want.out[0].data, type_numel(type), encoded);
     if (memcmp(got.out[0].data, encoded, got.out[0].bytes) != 0)
         test_fail(__FILE__, __LINE__, "scaled_linear in place of %s: off by %.3g of the largest", op->name,
-                  tensor_error(type, got.out[0].data, type, encoded, 1e-30));
+                  tensor_errors(type, got.out[0].data, type, encoded, 1e-30).most);
     op_case_free(&got);
     op_case_free(&want);
 }

@@ -53,7 +53,7 @@ static void expect_tensor(OpCase *c, int k, const double *expected, double toler
     const TensorType *type = &c->all_out[k]->type;
     double            worst = 0, largest = 0;
     for (int64_t i = 0; i < type_numel(type); i++) {
-        double d = fabs(element(type, c->out[k].data, i) - expected[i]);
+        double d = fabs(tensor_element(type, c->out[k].data, i) - expected[i]);
         worst = d <= worst ? worst : isnan(d) ? INFINITY : d;
         largest = fmax(largest, fabs(expected[i]));
     }
@@ -69,7 +69,7 @@ static void chunks_match_fp64(void)
         for (int64_t row = 0; row < ROWS; row++)
             expect_row(e, (float *)c.in[1].data + row * CHANNELS, (float *)c.in[2].data, ((int32_t *)c.in[3].data)[row],
                        ((float *)c.in[0].data)[row], row);
-        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++) e->dw[i] += element(&c.node->in[4]->type, c.in[4].data, i);
+        for (int i = 0; accumulate && i < VOCAB * CHANNELS; i++) e->dw[i] += tensor_element(&c.node->in[4]->type, c.in[4].data, i);
         RunOptions run = {.want = ~0u, .poison = 0xFF};
         EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "chunks"));
         expect_tensor(&c, 0, e->losses, 1e-5);

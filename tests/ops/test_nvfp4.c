@@ -75,7 +75,7 @@ static bool same_codes(const OpCase *a, const OpCase *b)
 
 /* ---- the oracle ---- */
 
-static void expect_bytes(const StFile *file, const char *name, const char *part, const Buffer *got)
+static void expect_bytes(const StFile *file, const char *name, const char *part, const OpData *got)
 {
     char path[64];
     snprintf(path, sizeof path, "%s.%s", name, part);
@@ -290,7 +290,7 @@ static int64_t tiled_byte(int64_t outer, int64_t inner, int64_t all)
 /* Every scale lies where the layout says and all else is 0: of `rows` rows of codes. */
 static void expect_tiles(const OpCase *plain, const OpCase *tiled, int64_t rows, int64_t blocks)
 {
-    const Buffer *scales = &tiled->out[1];
+    const OpData *scales = &tiled->out[1];
     int64_t       bytes = (rows + 127) / 128 * 128 * ((blocks + 3) / 4 * 4);
     uint8_t      *want = calloc(1, (size_t)bytes);
     for (int64_t row = 0; row < rows; row++)

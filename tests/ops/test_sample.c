@@ -31,7 +31,7 @@ static OpCase make_guided_rows(int64_t rows, int64_t vocab, const SampleAttrs *a
         exit(1);
     }
     for (int i = 0; i < c.node->num_in; i++)
-        if (c.in[i].base) memset(c.in[i].data, 0, c.in[i].bytes);
+        if (c.in[i].data) memset(c.in[i].data, 0, c.in[i].bytes);
     for (int64_t b = 0; b < rows; b++) {
         memcpy(c.in[SAMPLE_IN_CONTROLS].data + b * (int64_t)sizeof neutral, neutral, sizeof neutral);
         ((int32_t *)(void *)c.in[SAMPLE_IN_SLOTS].data)[b] = (int32_t)b;
@@ -208,7 +208,7 @@ static void run_plainly(OpCase *c, void *workspace, size_t bytes)
 {
     TensorView in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
     for (int k = 0; k < NODE_MAX_IN; k++)
-        if (c->in[k].base) in[k] = (TensorView){c->in[k].data, c->node->in[k]->type};
+        if (c->in[k].data) in[k] = (TensorView){c->in[k].data, c->node->in[k]->type};
     out[SAMPLE_OUT_IDS] = (TensorView){c->out[SAMPLE_OUT_IDS].data, c->all_out[SAMPLE_OUT_IDS]->type};
     out[SAMPLE_OUT_NEXT] = in[SAMPLE_IN_NEXT];
     out[SAMPLE_OUT_SEEN] = in[SAMPLE_IN_SEEN];
@@ -340,10 +340,10 @@ static void draw_rest(Random *r, const OpCase *c, int64_t rows, int64_t vocab, i
             floats_of(c, SAMPLE_IN_BIAS)[k] = few ? -INFINITY : ONE_OF(r, 1.5f, -2, 0, 30, -INFINITY);
         }
     }
-    for (int64_t i = 0; c->in[SAMPLE_IN_GUIDES].base && i < rows * sample_guide_words(vocab); i++)
+    for (int64_t i = 0; c->in[SAMPLE_IN_GUIDES].data && i < rows * sample_guide_words(vocab); i++)
         words_of(c, SAMPLE_IN_GUIDES)[i] = below(r, 2) ? (int32_t)philox4x32(r->index++, 2, 0, 0, r->key).v[0] : 0;
     for (int64_t b = 0; b < rows; b++) floats_of(c, SAMPLE_IN_CONTROLS)[b * SAMPLE_CONTROLS + SAMPLE_GUIDED] = (float)below(r, 2);
-    for (int64_t i = 0; c->in[SAMPLE_IN_SEEN].base && i < rows * vocab; i++)
+    for (int64_t i = 0; c->in[SAMPLE_IN_SEEN].data && i < rows * vocab; i++)
         words_of(c, SAMPLE_IN_SEEN)[i] = below(r, 3) ? 0 : (int32_t)((below(r, 2) ? SAMPLE_IN_PROMPT : 0) | below(r, 4));
 }
 
@@ -357,7 +357,7 @@ static void compare_kernels(Random *r, int64_t vocab)
     draw_rest(r, &c, rows, vocab, num_biases);
     run_rows(&c, 1);
     for (int k = 0; k < op_sample.num_out; k++)
-        if (c.out[k].base) want[k] = memcpy(malloc(c.out[k].bytes), c.out[k].data, c.out[k].bytes);
+        if (c.out[k].data) want[k] = memcpy(malloc(c.out[k].bytes), c.out[k].data, c.out[k].bytes);
     run_rows(&c, 0);
     for (int k = 0; k < op_sample.num_out; k++) {
         if (want[k] && memcmp(want[k], c.out[k].data, c.out[k].bytes) != 0)
@@ -471,7 +471,7 @@ static void a_guide_leaves_its_tokens(void)
         floats_of(&c, SAMPLE_IN_BIAS)[b] = 100;
     }
     for (int k = 0; k < SAMPLE_IN_GUIDES; k++)
-        if (c.in[k].base) memcpy(plain.in[k].data, c.in[k].data, c.in[k].bytes);
+        if (c.in[k].data) memcpy(plain.in[k].data, c.in[k].data, c.in[k].bytes);
     for (int kernel = 0; kernel < 2; kernel++) {
         run_rows(&plain, kernel);
         run_rows(&c, kernel);

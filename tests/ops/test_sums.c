@@ -19,7 +19,7 @@ static void sum_squares_of_several_tasks(void)
         TensorType type = type_make(dtype, 1, INT64_C(200003));
         OpCase     c = summed(&op_sum_squares, type);
         double     want = 0;
-        for (int64_t i = 0; i < type.dim[0]; i++) want += pow(element(&type, c.in[0].data, i), 2);
+        for (int64_t i = 0; i < type.dim[0]; i++) want += pow(tensor_element(&type, c.in[0].data, i), 2);
         EXPECT_NEAR(*(float *)(void *)c.out[0].data / want, 1, 1e-6);
         op_case_free(&c);
     }
@@ -31,8 +31,8 @@ static void col_sum_of_several_chunks(void)
         TensorType type = type_make(dtype, 2, INT64_C(5000), INT64_C(37));
         OpCase     c = summed(&op_col_sum, type);
         for (int64_t col = 0; col < 37; col++) {
-            double want = 0, got = element(&c.all_out[0]->type, c.out[0].data, col);
-            for (int64_t row = 0; row < 5000; row++) want += element(&type, c.in[0].data, row * 37 + col);
+            double want = 0, got = tensor_element(&c.all_out[0]->type, c.out[0].data, col);
+            for (int64_t row = 0; row < 5000; row++) want += tensor_element(&type, c.in[0].data, row * 37 + col);
             EXPECT_NEAR(got, want, dtype == DT_F32 ? 1e-4 : fabs(want) / 256);
         }
         op_case_free(&c);

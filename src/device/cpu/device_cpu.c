@@ -42,13 +42,21 @@ static Status cpu_device_facts(Device *device, DeviceFacts *out)
     return OK;
 }
 
+static Status cpu_variant(Device *device, const Node *node, int index, BoundKernel *out)
+{
+    const OpDef *op = node->op;
+    for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++) {
+        if (!op_types_fit(node, op->cpu[i].dtypes, op->cpu[i].except) || index-- > 0) continue;
+        *out = (BoundKernel){.run = op->cpu[i].run, .name = op->cpu[i].name};
+        if (op->workspace) out->workspace_bytes = op->workspace(node, pool_num_workers(cpu_of(device)->pool));
+        return OK;
+    }
+    return op_no_kernel(node, "CPU");
+}
+
 static Status cpu_bind(Device *device, const Node *node, BoundKernel *out)
 {
-    const CpuKernel *kernel = op_cpu_kernel(node);
-    if (!kernel) return op_no_kernel(node, "CPU");
-    *out = (BoundKernel){.run = kernel->run, .name = kernel->name};
-    if (node->op->workspace) out->workspace_bytes = node->op->workspace(node, pool_num_workers(cpu_of(device)->pool));
-    return OK;
+    return cpu_variant(device, node, 0, out);
 }
 
 static Status cpu_alloc(Device *device, Space space, size_t bytes, void **out)
@@ -193,6 +201,7 @@ static const DeviceApi cpu_api = {
     .is_synchronous = true,
     .facts = cpu_device_facts,
     .bind = cpu_bind,
+    .variant = cpu_variant,
     .alloc = cpu_alloc,
     .free = cpu_free,
     .upload = cpu_copy,
