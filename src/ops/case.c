@@ -6,9 +6,6 @@
 
 #include <math.h>
 #include <string.h>
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-#endif
 
 Status op_alone(Graph *graph, const OpDef *op, const void *attrs, const TensorType *in, Node **out)
 {
@@ -114,23 +111,36 @@ bool op_sample_types(const OpDef *op, const OpSample *sample, int index, TensorT
 
 /* ---- contents ---- */
 
+static OpData make_data(Arena *arena, const TensorType *type)
+{
+    size_t bytes = (size_t)type_bytes(type);
+    return (OpData){arena_alloc(arena, bytes + 16), bytes};
+}
+
 Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in)
 {
     *c = (OpCase){0};
     c->graph = graph_create(&c->arena, "case", op_table, OP_COUNT);
     TRY(op_alone(c->graph, op, attrs, in, &c->node));
-    for (int i = 0; i < op->num_in; i++) {
-        if (!in[i].ndim) continue;
-        c->in[i].bytes = (size_t)type_bytes(&in[i]);
-        c->in[i].data = arena_alloc(&c->arena, c->in[i].bytes + 16);
-    }
+    for (int i = 0; i < op->num_in; i++)
+        if (in[i].ndim) c->in[i] = make_data(&c->arena, &in[i]);
     for (int k = 0; k < op->num_out; k++) {
         c->all_out[k] = c->node->out[k];
         if (!c->all_out[k]) continue;
         c->all |= 1u << k;
-        c->out[k].bytes = (size_t)type_bytes(&c->all_out[k]->type);
-        c->out[k].data = arena_alloc(&c->arena, c->out[k].bytes + 16);
+        c->out[k] = make_data(&c->arena, &c->all_out[k]->type);
     }
+    return OK;
+}
+
+Status op_case_of(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in, const TensorView *from)
+{
+    TRY(op_case_make(c, op, attrs, in));
+    for (int i = 0; i < op->num_in; i++)
+        if (in[i].ndim && in[i].dtype == from[i].type.dtype)
+            memcpy(c->in[i].data, from[i].data, c->in[i].bytes);
+        else if (in[i].ndim)
+            dtype_convert(c->in[i].data, in[i].dtype, from[i].data, from[i].type.dtype, type_numel(&in[i]));
     return OK;
 }
 
@@ -139,25 +149,32 @@ void op_case_free(OpCase *c)
     arena_deinit(&c->arena);
 }
 
+TensorView op_case_in(const OpCase *c, int i)
+{
+    return c->in[i].data ? (TensorView){c->in[i].data, c->node->in[i]->type} : (TensorView){0};
+}
+
 /* Fills inputs that another op computes from the same inputs (OpResults) with that op's results. */
 static Status fill_results(OpCase *c, Device *cpu)
 {
     const OpResults            *results = &c->node->op->results;
     TensorType                  in[NODE_MAX_IN] = {0};
+    TensorView                  from[NODE_MAX_IN] = {0};
     OpRun                       run = {.device = cpu, .want = ~0u};
     SCOPED(op_case_free) OpCase made = {0};
     SCOPED_STRBUF(faults);
-    for (int i = 0; i < results->op->num_in; i++)
-        if (c->in[results->in[i]].data) in[i] = c->node->in[results->in[i]]->type;
-    TRY(op_case_make(&made, results->op, c->node->attrs, in));
-    for (int i = 0; i < results->op->num_in; i++)
-        if (in[i].ndim) memcpy(made.in[i].data, c->in[results->in[i]].data, made.in[i].bytes);
+    for (int i = 0; i < results->op->num_in; i++) {
+        from[i] = op_case_in(c, results->in[i]);
+        in[i] = from[i].type;
+    }
+    TRY(op_case_of(&made, results->op, c->node->attrs, in, from));
     TRY(cpu->api->bind(cpu, made.node, &run.kernel));
     TRY(op_run(&made, &run, &faults));
     for (int k = 0; k < results->op->num_out; k++) {
-        const Value *to = c->node->in[results->out[k]], *from = made.all_out[k];
-        if (to && from)
-            dtype_convert(c->in[results->out[k]].data, to->type.dtype, made.out[k].data, from->type.dtype, type_numel(&to->type));
+        const Value *to = c->node->in[results->out[k]], *out = made.all_out[k];
+        if (!to || !out) continue;
+        FAIL_IF(!type_same_dims(&to->type, &out->type), ERR_INVALID, "input %d isn't what %s makes", results->out[k], results->op->name);
+        dtype_convert(c->in[results->out[k]].data, to->type.dtype, made.out[k].data, out->type.dtype, type_numel(&to->type));
     }
     return OK;
 }
@@ -175,10 +192,9 @@ Status op_case_draw(OpCase *c, const OpSample *sample, Device *cpu)
 void op_case_keep(OpCase *c, OpData kept[NODE_MAX_OUT])
 {
     for (int k = 0; k < c->node->num_out; k++) {
-        kept[k] = (OpData){0};
-        if (!c->out[k].data) continue;
-        kept[k] = (OpData){arena_alloc(&c->arena, c->out[k].bytes + 1), c->out[k].bytes};
-        memcpy(kept[k].data, c->out[k].data, c->out[k].bytes);
+        if (!c->all_out[k]) continue;
+        kept[k] = make_data(&c->arena, &c->all_out[k]->type);
+        memcpy(kept[k].data, c->out[k].data, kept[k].bytes);
     }
 }
 
@@ -189,82 +205,108 @@ void op_case_want(OpCase *c, uint32_t want)
 
 /* ---- running ---- */
 
-enum { GUARD = 256, MOST_REGIONS = NODE_MAX_IN + NODE_MAX_OUT };
+enum { GUARD = 256, POISON_OTHER = 0xC3 /* poison ^ this: bytes of guards, and the poison of a second run */ };
 
-/* A tensor's bytes in the memory of a run. */
-typedef struct Region {
-    size_t      at, bytes;
-    const void *contents; /* NULL: poison */
-    int         input;    /* the input that must not change; -1: a result is written here */
-} Region;
+/* Memory of a tensor or workspace on the device, and what the host knows of it. Both have GUARD bytes before and after. */
+typedef struct Buffer {
+    unsigned char *there, *here;
+    size_t         bytes, held; /* held: so many, from the first on, are on the host too */
+} Buffer;
 
 typedef struct Running {
-    OpCase        *c;
-    const OpRun   *run;
-    Region         regions[MOST_REGIONS]; /* in the order of memory, with GUARD bytes or more around each */
-    int            num_regions;
-    size_t         bytes;
-    Region        *in[NODE_MAX_IN], *out[NODE_MAX_OUT];
-    TensorView     in_view[NODE_MAX_IN], out_view[NODE_MAX_OUT];
-    unsigned char *memory, *workspace; /* on the device; the workspace has GUARD bytes before and after */
-    unsigned char *image, *scratch;    /* on the host: contents of `memory`, and of `workspace` as far as they are watched */
-    size_t         poisoned;           /* bytes of the workspace that are poisoned */
-    Launch        *launches;
-    int            repeats;
-    void          *replay;
+    OpCase      *c;
+    const OpRun *run;
+    Buffer       in[NODE_MAX_IN], out[NODE_MAX_OUT], workspace; /* there NULL: absent, or an output in an input's memory */
+    int          taken[NODE_MAX_OUT];                           /* the input whose memory the output takes over; -1: none */
+    uint32_t     changing;                                      /* bits of the inputs whose memory is taken over */
+    TensorView   in_view[NODE_MAX_IN], out_view[NODE_MAX_OUT];
+    Launch      *launches;
+    int          repeats;
+    void        *replay;
 } Running;
 
-static void running_free(Running *r)
+static Status buffer_open(Device *device, Buffer *b, size_t bytes, size_t held)
+{
+    *b = (Buffer){.here = malloc_or_end(held + 2 * GUARD), .bytes = bytes, .held = held};
+    return device->api->alloc(device, SPACE_DEVICE, bytes + 2 * GUARD, (void **)&b->there);
+}
+
+static Status buffer_write(Device *device, const Buffer *b, const void *contents, int poison)
+{
+    if (!b->there) return OK;
+    memset(b->here, poison ^ POISON_OTHER, b->held + 2 * GUARD);
+    if (contents)
+        memcpy(b->here + GUARD, contents, b->held);
+    else
+        memset(b->here + GUARD, poison, b->held);
+    TRY(device->api->upload(device, b->there, b->here, GUARD + b->held));
+    return device->api->upload(device, b->there + GUARD + b->bytes, b->here + GUARD + b->held, GUARD);
+}
+
+static bool all_are(const unsigned char *bytes, size_t count, int value)
+{
+    return bytes[0] == value && memcmp(bytes, bytes + 1, count - 1) == 0;
+}
+
+static Status buffer_read(Device *device, const Buffer *b, int poison, const char *what, StrBuf *faults)
+{
+    if (!b->there) return OK;
+    TRY(device->api->download(device, b->here, b->there, GUARD + b->held));
+    TRY(device->api->download(device, b->here + GUARD + b->held, b->there + GUARD + b->bytes, GUARD));
+    if (!all_are(b->here, GUARD, poison ^ POISON_OTHER) || !all_are(b->here + GUARD + b->held, GUARD, poison ^ POISON_OTHER))
+        strbuf_printf(faults, "; wrote outside %s of %zu bytes", what, b->bytes);
+    return OK;
+}
+
+static void buffer_close(Device *device, const Buffer *b)
+{
+    if (b->there) device->api->free(device, SPACE_DEVICE, b->there);
+    free(b->here);
+}
+
+static void running_close(Running *r)
 {
     Device *device = r->run->device;
     if (r->replay) device->api->release(device, r->replay);
-    if (r->memory) device->api->free(device, SPACE_DEVICE, r->memory);
-    if (r->workspace) device->api->free(device, SPACE_DEVICE, r->workspace);
-    free(r->image);
-    free(r->scratch);
+    for (int i = 0; i < NODE_MAX_IN; i++) buffer_close(device, &r->in[i]);
+    for (int k = 0; k < NODE_MAX_OUT; k++) buffer_close(device, &r->out[k]);
+    buffer_close(device, &r->workspace);
     free(r->launches);
     op_case_want(r->c, r->c->all);
 }
 
-static Region *add_region(Running *r, const OpData *data, const void *contents, int input)
+static Status open_buffers(Running *r)
 {
-    Region *region = &r->regions[r->num_regions++];
-    *region = (Region){r->bytes + GUARD, data->bytes, contents, input};
-    r->bytes = region->at + (data->bytes + 255) / 256 * 256;
-    return region;
-}
-
-static void lay_out(Running *r)
-{
+    const size_t  most = 1 << 20; /* poisoned of a workspace in other memory than the host's */
     const OpCase *c = r->c;
-    for (int i = 0; i < c->node->num_in; i++)
-        if (c->in[i].data) r->in[i] = add_region(r, &c->in[i], c->in[i].data, i);
-    for (int k = 0; k < c->node->num_out; k++) {
-        const Value *out = c->node->out[k];
-        for (int i = 0; out && i < c->node->num_in; i++)
-            if (c->node->in[i] && (out->storage == c->node->in[i] || (k == 0 && r->run->over == c->node->in[i]))) r->out[k] = r->in[i];
-        if (r->out[k] && r->run->plain && node_accumulate_mask(c->node) >> k & 1) r->out[k]->contents = NULL;
-        if (r->out[k]) r->out[k]->input = -1;
-        if (out && !r->out[k]) r->out[k] = add_region(r, &c->out[k], NULL, -1);
+    Device       *device = r->run->device;
+    const Node   *node = c->node;
+    size_t        works_in = r->run->kernel.workspace_bytes;
+    TRY(buffer_open(device, &r->workspace, works_in, device->api->is_synchronous || works_in < most ? works_in : most));
+    for (int i = 0; i < node->num_in; i++) {
+        if (!c->in[i].data) continue;
+        TRY(buffer_open(device, &r->in[i], c->in[i].bytes, c->in[i].bytes));
+        r->in_view[i] = (TensorView){r->in[i].there + GUARD, node->in[i]->type};
     }
-    r->bytes += GUARD;
+    for (int k = 0; k < node->num_out; k++) {
+        const Value *out = node->out[k];
+        r->taken[k] = -1;
+        if (!out) continue;
+        for (int i = 0; i < node->num_in; i++)
+            if (node->in[i] && (out->storage == node->in[i] || (k == 0 && r->run->over == node->in[i]))) r->taken[k] = i;
+        if (r->taken[k] >= 0)
+            r->changing |= 1u << r->taken[k];
+        else
+            TRY(buffer_open(device, &r->out[k], c->out[k].bytes, c->out[k].bytes));
+        r->out_view[k] = (TensorView){(r->taken[k] < 0 ? r->out[k].there : r->in[r->taken[k]].there) + GUARD, out->type};
+    }
+    return OK;
 }
 
 static Status running_open(Running *r)
 {
-    Device      *device = r->run->device;
-    const Node  *node = r->c->node;
-    const size_t works_in = r->run->kernel.workspace_bytes, most = 1 << 20; /* poisoned of a workspace that isn't in the host's memory */
-    lay_out(r);
-    r->poisoned = device->api->is_synchronous || works_in < most ? works_in : most;
-    r->image = malloc_or_end(r->bytes);
-    r->scratch = malloc_or_end(2 * GUARD + r->poisoned);
-    TRY(device->api->alloc(device, SPACE_DEVICE, r->bytes, (void **)&r->memory));
-    TRY(device->api->alloc(device, SPACE_DEVICE, works_in + 2 * GUARD, (void **)&r->workspace));
-    for (int i = 0; i < node->num_in; i++)
-        if (r->in[i]) r->in_view[i] = (TensorView){r->memory + r->in[i]->at, node->in[i]->type};
-    for (int k = 0; k < node->num_out; k++)
-        if (r->out[k]) r->out_view[k] = (TensorView){r->memory + r->out[k]->at, node->out[k]->type};
+    const Node *node = r->c->node;
+    TRY(open_buffers(r));
     Launch launch = {.kernel = r->run->kernel, .node = node};
     launch.args = (KernelArgs){.in = r->in_view,
                                .out = r->out_view,
@@ -273,114 +315,71 @@ static Status running_open(Running *r)
                                .attrs = node->attrs,
                                .accumulate = r->run->plain ? 0 : node_accumulate_mask(node),
                                .rows_alone = (node->flags & NODE_ROWS_ALONE) != 0,
-                               .workspace = r->workspace + GUARD,
-                               .workspace_bytes = works_in};
+                               .workspace = r->workspace.there + GUARD,
+                               .workspace_bytes = r->workspace.bytes};
     r->repeats = r->run->repeats ? r->run->repeats : 1;
     r->launches = malloc_or_end((size_t)r->repeats * sizeof launch);
     for (int i = 0; i < r->repeats; i++) r->launches[i] = launch;
-    return device->api->prepare(device, r->launches, r->repeats, &r->replay);
+    return r->run->device->api->prepare(r->run->device, r->launches, r->repeats, &r->replay);
 }
 
-static bool all_are(const unsigned char *bytes, size_t count, int value)
+static Status write_all(const Running *r, int poison)
 {
-    return !count || (bytes[0] == value && memcmp(bytes, bytes + 1, count - 1) == 0);
+    const OpCase *c = r->c;
+    uint32_t      cleared = 0; /* inputs whose old contents a plain result replaces */
+    for (int k = 0; k < c->node->num_out && r->run->plain; k++)
+        if (node_accumulate_mask(c->node) >> k & 1) cleared |= 1u << r->taken[k];
+    for (int i = 0; i < NODE_MAX_IN; i++) TRY(buffer_write(r->run->device, &r->in[i], cleared >> i & 1 ? NULL : c->in[i].data, poison));
+    for (int k = 0; k < NODE_MAX_OUT; k++) TRY(buffer_write(r->run->device, &r->out[k], NULL, poison));
+    return buffer_write(r->run->device, &r->workspace, NULL, poison);
 }
 
-/* A sanitizer reports accesses to the bytes around tensors of a device that works in the host's memory. */
-static void hide_guards(const Running *r, bool hidden)
+static Status read_all(const Running *r, int poison, StrBuf *faults)
 {
-#ifdef __SANITIZE_ADDRESS__
-    if (!device_cpu_pool(r->run->device)) return;
-    size_t end = 0, works_in = r->run->kernel.workspace_bytes;
-    void (*const hide)(void const volatile *, size_t) = hidden ? __asan_poison_memory_region : __asan_unpoison_memory_region;
-    for (int i = 0; i < r->num_regions; i++) {
-        hide(r->memory + end, r->regions[i].at - end);
-        end = r->regions[i].at + r->regions[i].bytes;
+    const OpCase *c = r->c;
+    for (int i = 0; i < c->node->num_in; i++) {
+        TRY(buffer_read(r->run->device, &r->in[i], poison, "an input", faults));
+        if (r->in[i].there && !(r->changing >> i & 1) && memcmp(r->in[i].here + GUARD, c->in[i].data, c->in[i].bytes) != 0)
+            strbuf_printf(faults, "; changed input %d", i);
     }
-    hide(r->memory + end, r->bytes - end);
-    hide(r->workspace, GUARD);
-    hide(r->workspace + GUARD + works_in, GUARD);
-#else
-    (void)r, (void)hidden;
-#endif
+    for (int k = 0; k < c->node->num_out; k++) {
+        if (!c->node->out[k]) continue;
+        TRY(buffer_read(r->run->device, &r->out[k], poison, "an output", faults));
+        memcpy(c->out[k].data, (r->taken[k] < 0 ? r->out[k].here : r->in[r->taken[k]].here) + GUARD, c->out[k].bytes);
+    }
+    return buffer_read(r->run->device, &r->workspace, poison, "its workspace", faults);
 }
 
-static Status run_launches(Running *r)
+static Status run_once(const Running *r, int poison, StrBuf *faults)
 {
     Device *device = r->run->device;
+    TRY(write_all(r, poison));
     TRY(device->api->sync(device));
     double begin = clock_seconds();
-    hide_guards(r, true);
-    Status status = device->api->run(device, r->launches, r->repeats, r->replay);
-    if (status == OK) status = device->api->sync(device);
-    hide_guards(r, false);
+    TRY(device->api->run(device, r->launches, r->repeats, r->replay));
+    TRY(device->api->sync(device));
     if (r->run->seconds) *r->run->seconds = (clock_seconds() - begin) / r->repeats;
-    return status;
+    return read_all(r, poison, faults);
 }
 
-/* Copies results out of the image, and finds changes in the other bytes. */
-static void read_image(const Running *r, int guard, StrBuf *faults)
+static void expect_bits(const OpCase *c, const OpData *expected, const char *when, StrBuf *faults)
 {
-    bool   outside = false;
-    size_t end = 0;
-    for (int i = 0; i < r->num_regions; i++) {
-        const Region *region = &r->regions[i];
-        outside = outside || !all_are(r->image + end, region->at - end, guard);
-        end = region->at + region->bytes;
-        if (region->input >= 0 && memcmp(r->image + region->at, region->contents, region->bytes) != 0)
-            strbuf_printf(faults, "; input %d changed", region->input);
-    }
-    if (outside || !all_are(r->image + end, r->bytes - end, guard)) strbuf_puts(faults, "; wrote outside its tensors");
-    for (int k = 0; k < r->c->node->num_out; k++)
-        if (r->out[k]) memcpy(r->c->out[k].data, r->image + r->out[k]->at, r->out[k]->bytes);
-}
-
-static Status run_once(Running *r, int poison, StrBuf *faults)
-{
-    Device          *device = r->run->device;
-    const DeviceApi *api = device->api;
-    const size_t     works_in = r->run->kernel.workspace_bytes;
-    int              guard = poison ^ 0xC3; /* 0xFF for poison 0x3C, and 0x3C for 0xFF */
-    memset(r->image, guard, r->bytes);
-    for (int i = 0; i < r->num_regions; i++) {
-        const Region *region = &r->regions[i];
-        if (region->contents)
-            memcpy(r->image + region->at, region->contents, region->bytes);
-        else
-            memset(r->image + region->at, poison, region->bytes);
-    }
-    memset(r->scratch, guard, r->poisoned + 2 * GUARD);
-    TRY(api->upload(device, r->memory, r->image, r->bytes));
-    TRY(api->upload(device, r->workspace + works_in + GUARD, r->scratch, GUARD));
-    memset(r->scratch + GUARD, poison, r->poisoned);
-    TRY(api->upload(device, r->workspace, r->scratch, r->poisoned + GUARD));
-    TRY(run_launches(r));
-    TRY(api->download(device, r->image, r->memory, r->bytes));
-    TRY(api->download(device, r->scratch, r->workspace, GUARD));
-    TRY(api->download(device, r->scratch + GUARD, r->workspace + works_in + GUARD, GUARD));
-    if (!all_are(r->scratch, 2 * GUARD, guard)) strbuf_printf(faults, "; wrote outside its workspace of %zu bytes", works_in);
-    read_image(r, guard, faults);
-    return OK;
-}
-
-static void expect_bits(const Running *r, const OpData *expected, const char *when, StrBuf *faults)
-{
-    for (int k = 0; k < r->c->node->num_out; k++)
-        if (r->out[k] && memcmp(expected[k].data, r->c->out[k].data, expected[k].bytes) != 0)
+    for (int k = 0; k < c->node->num_out; k++)
+        if (c->node->out[k] && memcmp(expected[k].data, c->out[k].data, expected[k].bytes) != 0)
             strbuf_printf(faults, "; output %d has other bits %s", k, when);
 }
 
 Status op_run(OpCase *c, const OpRun *run, StrBuf *faults)
 {
-    OpData                       first[NODE_MAX_OUT];
-    SCOPED(running_free) Running r = {.c = c, .run = run};
+    OpData                        first[NODE_MAX_OUT];
+    SCOPED(running_close) Running r = {.c = c, .run = run};
     op_case_want(c, run->want);
     TRY(running_open(&r));
     TRY(run_once(&r, run->poison, faults));
-    if (run->expected) expect_bits(&r, run->expected, run->when, faults);
+    if (run->expected) expect_bits(c, run->expected, run->when, faults);
     if (run->twice) op_case_keep(c, first);
-    if (run->twice || run->seconds) TRY(run_once(&r, run->poison ^ 0xC3, faults));
-    if (run->twice) expect_bits(&r, first, "in a second run", faults);
+    if (run->twice || run->seconds) TRY(run_once(&r, run->poison ^ POISON_OTHER, faults));
+    if (run->twice) expect_bits(c, first, "in a second run", faults);
     return OK;
 }
 

@@ -42,6 +42,10 @@ typedef struct OpRun {
  * the case, also if this failed. */
 NODISCARD Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in);
 void             op_case_free(OpCase *c);
+/* op_case_make, with the contents of `from`, converted if their dtype differs. A tensor of `from` may have more rows than the input. */
+NODISCARD Status op_case_of(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in, const TensorView *from);
+/* Input i; absent: all zero. */
+TensorView op_case_in(const OpCase *c, int i);
 /* Draws all inputs of a sample. Inputs that another op computes from the others (OpResults) get its results on `cpu`. */
 NODISCARD Status op_case_draw(OpCase *c, const OpSample *sample, Device *cpu);
 /* Copies the results, into the case's arena. */

@@ -9,7 +9,7 @@
 
 typedef struct Check { /* one case */
     const OpChecks *with;
-    OpCase          c, wide, narrow; /* narrow: the CPU's reference kernel on the same dtypes; wide: fp32 on the CPU */
+    OpCase          c, wide, reference; /* wide: computed in fp32; reference: by the CPU's last kernel, with the same dtypes */
     bool            on_cpu;
     double          exact; /* largest error of results that are rounded to fp32 */
     OpOutcome       outcome;
@@ -36,69 +36,51 @@ static bool kernel_like(Device *device, const Node *node, const BoundKernel *lik
     return false;
 }
 
-/* ---- references ---- */
+/* ---- results ---- */
 
-/* Computes the case on the CPU: with floats in fp32 by the CPU's first kernel, or with the same dtypes by its last, the reference. */
+/* Computes the case on the CPU: with floats in fp32 by the CPU's first kernel, or with the same dtypes by its last. */
 static Status compute_on_cpu(const Check *k, bool wide, OpCase *out)
 {
     const OpCase *c = &k->c;
     Device       *cpu = k->with->cpu;
     TensorType    in[NODE_MAX_IN] = {0};
+    TensorView    from[NODE_MAX_IN];
     OpRun         run = {.device = cpu, .want = ~0u, .poison = 0xFF};
-    BoundKernel   next;
-    SCOPED_STRBUF(faults); /* those of reference kernels are found when the CPU itself is checked */
+    SCOPED_STRBUF(faults); /* those of the CPU's kernels are found when the CPU itself is checked */
     for (int i = 0; i < c->node->num_in; i++) {
-        if (!c->in[i].data) continue;
-        in[i] = c->node->in[i]->type;
+        from[i] = op_case_in(c, i);
+        in[i] = from[i].type;
         if (wide && type_is_float(&in[i])) in[i].dtype = DT_F32;
     }
-    TRY(op_case_make(out, c->node->op, c->node->attrs, in));
-    for (int i = 0; i < c->node->num_in; i++) {
-        if (!in[i].ndim) continue;
-        const TensorType *from = &c->node->in[i]->type;
-        if (in[i].dtype != from->dtype)
-            dtype_convert(out->in[i].data, DT_F32, c->in[i].data, from->dtype, type_numel(from));
-        else
-            memcpy(out->in[i].data, c->in[i].data, c->in[i].bytes);
-    }
+    TRY(op_case_of(out, c->node->op, c->node->attrs, in, from));
     if (!wide) out->node->flags = c->node->flags;
     TRY(cpu->api->bind(cpu, out->node, &run.kernel));
-    for (int i = 1; !wide && cpu->api->variant(cpu, out->node, i, &next) == OK; i++) run.kernel = next;
+    for (int i = 1; !wide && cpu->api->variant(cpu, out->node, i, &run.kernel) == OK;) i++;
     status_clear();
     return op_run(out, &run, &faults);
 }
 
-/* Errors that rounding to the dtype explains, and those of results rounded to fp32. */
+/* The error that rounding to the dtype explains. */
 static double most_error(DType dtype, double f32, double bf16, double f16)
 {
     return dtype == DT_BF16 ? bf16 : dtype == DT_F16 ? f16 : f32;
 }
 
-static void compare_wide(Check *k)
+/* Compares results with those of `other`. */
+static void compare(Check *k, const OpCase *other, bool wide)
 {
-    DType  rounding = k->outcome.rounding;
-    double l2 = most_error(rounding, k->exact, 1e-2, 1e-2 / 8); /* f16 has 3 mantissa bits more than bf16 */
+    DType  rounding = wide ? k->outcome.rounding : DT_F32;
+    double l2 = wide ? most_error(rounding, k->exact, 1e-2, 1e-2 / 8) : INFINITY; /* f16 has 3 mantissa bits more than bf16 */
     for (int i = 0; i < k->c.node->num_out; i++) {
-        if (!k->c.all_out[i] || op_makes_codes(k->c.node->op, i)) continue;
+        if (!k->c.all_out[i] || (wide && op_makes_codes(k->c.node->op, i))) continue;
         const TensorType *type = &k->c.all_out[i]->type;
         double            most = rounding == DT_F32 ? most_error(type->dtype, k->exact, 1.0 / 128, 1.0 / 1024)
                                                     : most_error(type->dtype, 1.0 / 64, 1.0 / 64, 1.0 / 512);
-        TensorErrors      error = tensor_errors(type, k->c.out[i].data, &k->wide.all_out[i]->type, k->wide.out[i].data, 1e-30);
-        if (type->dtype == DT_I32 && error.most) strbuf_printf(&k->faults, "; output %d has other whole numbers", i);
-        if (!(error.l2 <= k->outcome.error)) k->outcome.error = error.l2;
+        TensorErrors      error = tensor_errors(type, k->c.out[i].data, &other->all_out[i]->type, other->out[i].data, 1e-30);
+        if (type->dtype == DT_I32) most = 0;
+        if (wide && !(error.l2 <= k->outcome.error)) k->outcome.error = error.l2;
         if (!(error.l2 <= l2 && error.most <= most))
-            strbuf_printf(&k->faults, "; output %d is off by %.3g, at most %.3g of the largest", i, error.l2, error.most);
-    }
-}
-
-static void compare_narrow(Check *k)
-{
-    for (int i = 0; i < k->c.node->num_out && k->narrow.node; i++) {
-        if (!k->c.all_out[i]) continue;
-        const TensorType *type = &k->c.all_out[i]->type;
-        double            limit = type->dtype == DT_I32 ? 0 : most_error(type->dtype, k->exact, 1.0 / 128, 1.0 / 1024);
-        double            error = tensor_errors(type, k->c.out[i].data, type, k->narrow.out[i].data, 1e-30).most;
-        if (!(error <= limit)) strbuf_printf(&k->faults, "; output %d is off by %.3g of the reference's largest", i, error);
+            strbuf_printf(&k->faults, "; output %d is off by %.3g, at most by %.3g of the largest", i, error.l2, error.most);
     }
 }
 
@@ -110,16 +92,15 @@ static Status check_codes(Check *k)
     const OpDef                *maker = op_codes_maker(c->node);
     Device                     *device = k->with->device;
     TensorType                  in[NODE_MAX_IN] = {0};
+    TensorView                  from[NODE_MAX_IN];
     OpRun                       run = {.device = device, .want = ~0u, .poison = 0xFF};
     SCOPED(op_case_free) OpCase apart = {0};
     if (!maker || !c->all_out[codes->out]) return OK;
-    in[0] = c->all_out[codes->of]->type;
-    for (int i = 1; i < maker->num_in; i++)
-        if (c->in[codes->scale + i - 1].data) in[i] = c->node->in[codes->scale + i - 1]->type;
-    TRY(op_case_make(&apart, maker, (const char *)c->node->attrs + codes->attr, in)); /* the maker's one attribute is the codes' dtype */
-    memcpy(apart.in[0].data, c->out[codes->of].data, apart.in[0].bytes);
-    for (int i = 1; i < maker->num_in; i++)
-        if (in[i].ndim) memcpy(apart.in[i].data, c->in[codes->scale + i - 1].data, apart.in[i].bytes);
+    for (int i = 0; i < maker->num_in; i++) {
+        from[i] = i ? op_case_in(c, codes->scale + i - 1) : (TensorView){c->out[codes->of].data, c->all_out[codes->of]->type};
+        in[i] = from[i].type;
+    }
+    TRY(op_case_of(&apart, maker, (const char *)c->node->attrs + codes->attr, in, from)); /* its one attribute is the codes' dtype */
     TRY(device->api->bind(device, apart.node, &run.kernel));
     TRY(op_run(&apart, &run, &k->faults));
     for (int i = 0; i < maker->num_out; i++) {
@@ -231,34 +212,29 @@ static void cut_type(TensorType *type, int64_t all, int64_t rows)
     }
 }
 
-/* Computes rows [begin, end) by themselves. in_row: elements per row of each input; 0: it is read whole. */
-static Status compute_rows(Check *k, const int64_t in_row[NODE_MAX_IN], int64_t all, int64_t begin, int64_t end, OpCase *part)
-{
-    const Node *node = k->c.node;
-    TensorType  in[NODE_MAX_IN] = {0};
-    OpRun       run = {.device = k->with->device, .want = ~0u, .poison = 0xFF};
-    for (int i = 0; i < node->num_in; i++) {
-        if (!node->in[i]) continue;
-        in[i] = node->in[i]->type;
-        if (in_row[i]) cut_type(&in[i], all, end - begin);
-    }
-    TRY(op_case_make(part, node->op, node->attrs, in));
-    part->node->flags = node->flags;
-    for (int i = 0; i < node->num_in; i++)
-        if (in[i].ndim) memcpy(part->in[i].data, k->c.in[i].data + dtype_bytes(in[i].dtype, begin * in_row[i]), part->in[i].bytes);
-    if (!kernel_like(run.device, part->node, &k->kernel, &run.kernel)) TRY(run.device->api->bind(run.device, part->node, &run.kernel));
-    return op_run(part, &run, &k->faults);
-}
-
-/* Rows [begin, end) have the bits that they have among all rows; results of products may sum in another order. */
-static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t begin, int64_t end)
+/* Rows [begin, end) by themselves must have the bits that they have among `all` rows. ordered: false: results of products may be sums in
+ * another order; true: no result may, though the device chooses the kernel. */
+static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t begin, int64_t end, bool ordered)
 {
     const Node                 *node = k->c.node;
     int64_t                     in_row[NODE_MAX_IN] = {0}, out_row[NODE_MAX_OUT] = {0};
-    bool                        exact = !node->op->cost(node).matrix_unit;
+    TensorType                  in[NODE_MAX_IN] = {0};
+    TensorView                  from[NODE_MAX_IN];
+    bool                        exact = ordered || !node->op->cost(node).matrix_unit;
+    OpRun                       run = {.device = k->with->device, .want = ~0u, .poison = 0xFF};
     SCOPED(op_case_free) OpCase part = {0};
     CHECK(op_cut(node, all, in_row, out_row));
-    TRY(compute_rows(k, in_row, all, begin, end, &part));
+    for (int i = 0; i < node->num_in; i++) {
+        from[i] = op_case_in(&k->c, i);
+        in[i] = from[i].type;
+        if (in_row[i]) cut_type(&in[i], all, end - begin);
+        if (in_row[i]) from[i].data = k->c.in[i].data + dtype_bytes(in[i].dtype, begin * in_row[i]);
+    }
+    TRY(op_case_of(&part, node->op, node->attrs, in, from));
+    part.node->flags = node->flags;
+    if (ordered || !kernel_like(run.device, part.node, &k->kernel, &run.kernel))
+        TRY(run.device->api->bind(run.device, part.node, &run.kernel));
+    TRY(op_run(&part, &run, &k->faults));
     for (int i = 0; i < node->num_out; i++) {
         if (!part.all_out[i]) continue;
         const TensorType *type = &part.all_out[i]->type;
@@ -273,8 +249,8 @@ static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t beg
     return OK;
 }
 
-/* Both halves of the rows, cut as finely as they can be. */
-static Status check_rows(Check *k, const OpData *whole)
+/* Both halves of the rows, cut as finely as they can be; and the first row, if it must have the same bits alone. */
+static Status check_rows(Check *k, const OpData *whole, bool rows_alone)
 {
     const Node *node = k->c.node;
     int64_t     in[NODE_MAX_IN], out[NODE_MAX_OUT], rows = 0, first = 1;
@@ -282,36 +258,11 @@ static Status check_rows(Check *k, const OpData *whole)
         first *= node->out[0]->type.dim[d];
         if (op_cut(node, first, in, out)) rows = first;
     }
+    if (rows_alone && rows) TRY(check_part(k, whole, rows, 0, 1, true));
     if (rows < 2) return OK;
     *k->cut = true;
-    TRY(check_part(k, whole, rows, 0, rows / 2));
-    return check_part(k, whole, rows, rows / 2, rows);
-}
-
-/* The first row computed alone must have the same bits as together with the other rows, each by the device's own choice of kernel. */
-static Status check_row_alone(Check *k)
-{
-    Device                     *device = k->with->device;
-    OpCase                     *c = &k->c;
-    OpRun                       run = {.device = device, .want = ~0u};
-    TensorType                  in[NODE_MAX_IN] = {0};
-    SCOPED(op_case_free) OpCase one = {0};
-    for (int i = 0; i < c->node->num_in; i++) {
-        const Value *value = c->node->in[i];
-        if (!value) continue;
-        in[i] = c->node->op->by_row >> i & 1 ? type_make(value->type.dtype, 2, INT64_C(1), type_cols(&value->type)) : value->type;
-    }
-    TRY(op_case_make(&one, c->node->op, c->node->attrs, in));
-    one.node->flags = c->node->flags;
-    for (int i = 0; i < c->node->num_in; i++)
-        if (in[i].ndim) memcpy(one.in[i].data, c->in[i].data, one.in[i].bytes);
-    TRY(device->api->bind(device, one.node, &run.kernel));
-    TRY(op_run(&one, &run, &k->faults));
-    TRY(device->api->bind(device, c->node, &run.kernel));
-    TRY(op_run(c, &run, &k->faults));
-    if (memcmp(one.out[0].data, c->out[0].data, one.out[0].bytes) != 0) strbuf_puts(&k->faults, "; its first row has other bits alone");
-    report(k, NULL);
-    return OK;
+    TRY(check_part(k, whole, rows, 0, rows / 2, false));
+    return check_part(k, whole, rows, rows / 2, rows, false);
 }
 
 /* ---- cases ---- */
@@ -327,7 +278,8 @@ static void check_planned(Check *k)
         strbuf_printf(&k->faults, "; works in %zu bytes, a plan counts %zu", k->kernel.workspace_bytes, planned.workspace_bytes);
 }
 
-static Status check_kernel(Check *k)
+/* is_first: the device chooses this kernel. */
+static Status check_kernel(Check *k, bool is_first)
 {
     OpData kept[NODE_MAX_OUT];
     OpRun  run = {.device = k->with->device, .kernel = k->kernel, .want = ~0u, .poison = 0xFF, .twice = true};
@@ -335,14 +287,14 @@ static Status check_kernel(Check *k)
     op_case_keep(&k->c, kept);
     run.twice = false;
     run.expected = kept;
-    compare_wide(k);
-    compare_narrow(k);
+    compare(k, &k->wide, true);
+    if (k->on_cpu) compare(k, &k->reference, false);
     if (!k->faults.len) TRY(check_codes(k));
     if (!k->faults.len) TRY(check_wanted(k, run));
     if (!k->faults.len) TRY(check_places(k, run));
     if (!k->faults.len) TRY(check_threads(k, run));
     if (!k->faults.len) TRY(check_sums(k, run));
-    if (!k->faults.len) TRY(check_rows(k, kept));
+    if (!k->faults.len) TRY(check_rows(k, kept, is_first && k->c.node->flags & NODE_ROWS_ALONE));
     report(k, k->kernel.name);
     return OK;
 }
@@ -354,7 +306,7 @@ static Status check_case(Check *k, const OpDef *op, const OpSample *sample, cons
     if (sample->rows_alone) k->c.node->flags |= NODE_ROWS_ALONE;
     TRY(op_case_draw(&k->c, sample, k->with->cpu));
     TRY(compute_on_cpu(k, true, &k->wide));
-    if (k->on_cpu) TRY(compute_on_cpu(k, false, &k->narrow));
+    if (k->on_cpu) TRY(compute_on_cpu(k, false, &k->reference));
     OpCost cost = op->cost(k->c.node);
     if (!(cost.flops >= 0 && cost.bytes >= 0 && cost.flops + cost.bytes > 0)) strbuf_puts(&k->faults, "; costs nothing");
     for (int index = 0; device->api->variant(device, k->c.node, index, &k->kernel) == OK || !index; index++) {
@@ -362,10 +314,10 @@ static Status check_case(Check *k, const OpDef *op, const OpSample *sample, cons
         if (!k->kernel.run) report(k, NULL);
         if (!k->kernel.run) break;
         if (index == 0) check_planned(k);
-        if (!k->with->kernel || strcmp(k->with->kernel, k->kernel.name) == 0) TRY(check_kernel(k));
+        if (!k->with->kernel || strcmp(k->with->kernel, k->kernel.name) == 0) TRY(check_kernel(k, index == 0));
     }
     status_clear();
-    return sample->rows_alone ? check_row_alone(k) : OK;
+    return OK;
 }
 
 static Status check_sample(const OpChecks *with, const OpDef *op, const OpSample *sample, OpOutcome outcome, bool *cut)
@@ -378,7 +330,7 @@ static Status check_sample(const OpChecks *with, const OpDef *op, const OpSample
         Check k = {
             .with = with, .on_cpu = on_cpu, .exact = sample->tolerance > 0 ? sample->tolerance : 1e-5, .outcome = outcome, .cut = cut};
         Status status = check_case(&k, op, sample, in);
-        op_case_free(&k.c), op_case_free(&k.wide), op_case_free(&k.narrow);
+        op_case_free(&k.c), op_case_free(&k.wide), op_case_free(&k.reference);
         strbuf_deinit(&k.faults);
         if (status != OK) return status_prefix(status, "%s (%s %d, %s)", op->name, outcome.sample, outcome.index, outcome.types);
     }

@@ -102,22 +102,6 @@ static void check_texts(const OpDef *op, const OpSample *sample, int index)
     }
 }
 
-/* What another op is said to make of the same inputs has the dims that it makes. */
-static void check_results(const OpDef *op, const OpSample *sample, int index)
-{
-    const OpResults *results = &op->results;
-    TensorType       in[NODE_MAX_IN] = {0};
-    OpCase           c;
-    for (int i = 0; i < results->op->num_in; i++) in[i] = sample->in[results->in[i]];
-    Status status = op_case_make(&c, results->op, sample->attrs, in);
-    if (status != OK) test_fail(__FILE__, __LINE__, "%s sample %d: %s", op->name, index, status_message());
-    for (int k = 0; k < results->op->num_out && status == OK; k++)
-        if (c.all_out[k] && !type_same_dims(&c.all_out[k]->type, &sample->in[results->out[k]]))
-            test_fail(__FILE__, __LINE__, "%s sample %d: input %d isn't what %s makes", op->name, index, results->out[k],
-                      results->op->name);
-    op_case_free(&c);
-}
-
 /* ---- ops ---- */
 
 static void take_outcome(void *context, const OpOutcome *o)
@@ -144,7 +128,6 @@ static void check_op(const OpDef *op, int id, const OpChecks *checks)
     for (int i = 0; i < samples.count; i++) {
         check_texts(op, &samples.items[i], i);
         check_corrupted(op, &samples.items[i]);
-        if (op->results.op) check_results(op, &samples.items[i], i);
     }
     for (int i = 0; i < large.count; i++) {
         Node *node;
