@@ -44,7 +44,8 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    return attention_is_plain(node, IN_Q, IN_SINKS) &&
+    bool formed = attention_is_formed(node, IN_Q, IN_SINKS);
+    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) &&
            attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 

@@ -95,6 +95,14 @@ static inline bool attention_is_plain(const Node *node, int at, int more)
     return !a.bidirectional && a.v_dim == a.dim && !node->in[more + 1];
 }
 
+/* Whether the node has one of the forms that the kernels on the matrix units also serve: bidirectional, with a bias, or both. Values have
+ * the head dim of keys, and there is no cap. A bias is divided by the scale, which must not be near 0. */
+static inline bool attention_is_formed(const Node *node, int at, int more)
+{
+    AttentionDims a = attention_dims_of(node, at);
+    return (a.bidirectional || node->in[more + 1]) && a.v_dim == a.dim && !(a.softcap > 0) && a.scale > 1e-6f;
+}
+
 static inline bool attention_simt_serves(const Node *node, int at)
 {
     AttentionDims a = attention_dims_of(node, at);
@@ -144,7 +152,8 @@ static __device__ __forceinline__ int attention_after_key(const AttentionDims &a
 {
     int least = t, after = a.len;
     if (!a.bidirectional) return own + 1;
-    while (a.doc_start && after - least > 1) {
+    bool whole = !a.doc_start || a.doc_start[b * a.len + a.len - 1] <= t; /* the document is the row's last */
+    while (!whole && after - least > 1) {
         int middle = (least + after) / 2;
         if (a.doc_start[b * a.len + middle] > t)
             after = middle;

@@ -8,7 +8,8 @@ enum { OUT_DSINKS = 3, OUT_DBIAS };
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    return attention_is_plain(node, IN_Q, IN_SINKS) &&
+    bool formed = attention_is_formed(node, IN_Q, IN_SINKS) && !node->out[OUT_DBIAS];
+    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) &&
            attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
 }
 

@@ -4,14 +4,15 @@
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_forward(AttentionDims a)
+template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(MMA_THREADS) mma_forward(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
     __shared__ int          range[4];
+    __shared__ float        bias_tiles[FORM == FORM_BIASED ? 2 : 1][TILE_DISTANCES];
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
-    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
+    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = keys_end<FORM>(a, b, row);
     document_range(a, b, row, range, &least, &latest);
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4];
@@ -30,15 +31,19 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     const ScoreOf<CAP> score(a);
     for (int half = 0; half < 2; half++) {
         int t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
-        last[half] = t;
+        last[half] = last_key<FORM>(a, b, t);
         first[half] = attention_first_key(a, b, t, t);
     }
-    int stage = 0;
+    BiasTiles<FORM == FORM_BIASED> biases = {bias_tiles};
+    biases.fetch(a, head, row - begin);
+    biases.keep(0);
+    int stage = 0, soonest = FORM == FORM_CAUSAL ? row : last_key<FORM>(a, b, row);
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
         __syncthreads(); /* all warps have read the other stage (and q) */
         if (key + TILE_ROWS < end) {
             load_tile<D>(k_tiles + (stage ^ 1) * ELEMENTS, a.k, b, key + TILE_ROWS, end, g);
             load_tile<D>(v_tiles + (stage ^ 1) * ELEMENTS, a.v, b, key + TILE_ROWS, end, g);
+            biases.fetch(a, head, row - key - TILE_ROWS);
         }
         copy_commit();
         copy_wait<1>();
@@ -46,13 +51,15 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
         float s[8][4] = {};
 #pragma unroll
         for (int k = 0; k < D / 16; k++) mma_transposed<D>(s, q[k], k_tiles + stage * ELEMENTS, k);
-        if (key + TILE_ROWS - 1 > row || key < latest)
+        biases.template add<false>(s, stage, warp * 16);
+        if (key + TILE_ROWS - 1 > soonest || key < latest)
             softmax_step<D, true>(s, o, most, total, score, key, last, first);
         else
             softmax_step<D, false>(s, o, most, total, score, key, last, first);
         uint32_t p[4][4];
         as_left(p, s);
         mma_straight<D>(o, p, v_tiles + stage * ELEMENTS);
+        biases.keep(stage ^ 1);
     }
     copy_wait<0>();
     float whole[2];
@@ -68,14 +75,15 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     }
 }
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(AttentionDims a)
+template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(MMA_THREADS) mma_dq(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
     __shared__ int          range[4];
+    __shared__ float        bias_tiles[FORM == FORM_BIASED ? 2 : 1][TILE_DISTANCES];
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
     bf16 *k_tiles = (bf16 *)shared, *v_tiles = k_tiles + 2 * ELEMENTS;
     int   b = blockIdx.z, head = blockIdx.y, g = head / a.group, row = (int)(gridDim.x - 1 - blockIdx.x) * TILE_ROWS;
-    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = min(row + TILE_ROWS, a.len);
+    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, least, latest, end = keys_end<FORM>(a, b, row);
     document_range(a, b, row, range, &least, &latest);
     int      begin = least / TILE_ROWS * TILE_ROWS;
     uint32_t q[D / 16][4], grad_o[D / 16][4];
@@ -99,17 +107,21 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     for (int half = 0; half < 2; half++) {
         int     t = min(row + warp * 16 + (lane >> 2) + half * 8, a.len - 1);
         int64_t at = ((int64_t)b * a.num_heads + head) * a.len + t;
-        last[half] = t;
+        last[half] = last_key<FORM>(a, b, t);
         first[half] = attention_first_key(a, b, t, t);
         lse2[half] = a.lse[at] * LOG2E;
         delta[half] = a.delta[at];
     }
-    int stage = 0;
+    BiasTiles<FORM == FORM_BIASED> biases = {bias_tiles};
+    biases.fetch(a, head, row - begin);
+    biases.keep(0);
+    int stage = 0, soonest = FORM == FORM_CAUSAL ? row : last_key<FORM>(a, b, row);
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
         __syncthreads();
         if (key + TILE_ROWS < end) {
             load_tile<D>(k_tiles + (stage ^ 1) * ELEMENTS, a.k, b, key + TILE_ROWS, end, g);
             load_tile<D>(v_tiles + (stage ^ 1) * ELEMENTS, a.v, b, key + TILE_ROWS, end, g);
+            biases.fetch(a, head, row - key - TILE_ROWS);
         }
         copy_commit();
         copy_wait<1>();
@@ -120,28 +132,30 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
             mma_transposed<D>(s, q[k], k_tiles + stage * ELEMENTS, k);
             mma_transposed<D>(dp, grad_o[k], v_tiles + stage * ELEMENTS, k);
         }
-        if (key + TILE_ROWS - 1 > row || key < latest)
+        biases.template add<false>(s, stage, warp * 16);
+        if (key + TILE_ROWS - 1 > soonest || key < latest)
             query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
         else
             query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
         uint32_t ds[4][4];
         as_left(ds, dp);
         mma_straight<D>(dq, ds, k_tiles + stage * ELEMENTS);
+        biases.keep(stage ^ 1);
     }
     copy_wait<0>();
     store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(AttentionDims a)
+template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(AttentionDims a)
 {
     extern __shared__ uint4 shared[];
     __shared__ QueryColumns columns;
+    __shared__ float        bias_tiles[FORM == FORM_BIASED ? 2 : 1][TILE_DISTANCES];
     enum { ELEMENTS = TileOf<D>::ELEMENTS };
     bf16 *k_tile = (bf16 *)shared, *v_tile = k_tile + ELEMENTS, *q_tiles = v_tile + ELEMENTS, *o_tiles = q_tiles + 2 * ELEMENTS;
-    int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
+    int   b = blockIdx.z, g = blockIdx.y, row = (int)blockIdx.x * TILE_ROWS, warp = threadIdx.x >> 5;
+    int   head = g * a.group, end = last_query(a, b, row), begin = first_query_tile<FORM>(a, b, row), query = begin, stage = 0, least[2];
     float dk[D / 8][4] = {}, dv[D / 8][4] = {};
-    (void)lane;
 
     const ScoreOf<CAP> score(a);
     load_tile<D>(k_tile, a.k, b, row, a.len, g);
@@ -150,13 +164,18 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
     load_tile<D>(o_tiles, a.grad_o, b, query, a.len, head);
     copy_commit();
     load_columns(a, &columns, 0, b, head, query);
+    first_queries<FORM>(a, b, row + warp * 16, least);
+    BiasTiles<FORM == FORM_BIASED> biases = {bias_tiles};
+    biases.fetch(a, head, query - row);
+    biases.keep(0);
     while (head < (g + 1) * a.group) {
-        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : row, next_head = next_query == row ? head + 1 : head;
+        int next_query = query + TILE_ROWS < end ? query + TILE_ROWS : begin, next_head = next_query == begin ? head + 1 : head;
         __syncthreads();
         if (next_head < (g + 1) * a.group) {
             load_tile<D>(q_tiles + (stage ^ 1) * ELEMENTS, a.q, b, next_query, a.len, next_head);
             load_tile<D>(o_tiles + (stage ^ 1) * ELEMENTS, a.grad_o, b, next_query, a.len, next_head);
             load_columns(a, &columns, stage ^ 1, b, next_head, next_query);
+            biases.fetch(a, next_head, next_query - row);
         }
         copy_commit();
         copy_wait<1>();
@@ -170,12 +189,14 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(MMA_THREADS)
             load_left<D>(left, v_tile, warp * 16, k * 16);
             mma_transposed<D>(dp, left, o_tiles + stage * ELEMENTS, k);
         }
-        key_gradients<true>(s, dp, score, &columns, stage, query, row + warp * 16);
+        biases.template add<true>(s, stage, warp * 16);
+        key_gradients<true>(s, dp, score, &columns, stage, query, row + warp * 16, least);
         uint32_t left[4][4];
         as_left(left, s);
         mma_straight<D>(dv, left, o_tiles + stage * ELEMENTS);
         as_left(left, dp);
         mma_straight<D>(dk, left, q_tiles + stage * ELEMENTS);
+        biases.keep(stage ^ 1);
         query = next_query;
         head = next_head;
         stage ^= 1;
@@ -191,43 +212,53 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
     return OK;
 }
 
-template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
+template <int D, bool CAP, int FORM> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
     size_t bytes = 4 * TileOf<D>::ELEMENTS * sizeof(bf16);
-    TRY(allow_shared((mma_forward<D, CAP>), bytes));
-    mma_forward<D, CAP><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    TRY(allow_shared((mma_forward<D, CAP, FORM>), bytes));
+    mma_forward<D, CAP, FORM><<<dim3((unsigned)cuda_div_up(a->len, TILE_ROWS), a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
-template <int D, bool CAP> static Status backward(const AttentionDims *a, cudaStream_t stream)
+template <int D, bool CAP, int FORM> static Status backward(const AttentionDims *a, cudaStream_t stream)
 {
     size_t   tile = TileOf<D>::ELEMENTS * sizeof(bf16);
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
-    TRY(allow_shared((mma_dq<D, CAP>), 4 * tile));
-    TRY(allow_shared((mma_dkv<D, CAP>), 6 * tile));
-    if (a->dk.data || a->dv.data) mma_dkv<D, CAP><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
-    if (a->dq.data) mma_dq<D, CAP><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
+    TRY(allow_shared((mma_dq<D, CAP, FORM>), 4 * tile));
+    TRY(allow_shared((mma_dkv<D, CAP, FORM>), 6 * tile));
+    if (a->dk.data || a->dv.data) mma_dkv<D, CAP, FORM><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
+    if (a->dq.data) mma_dq<D, CAP, FORM><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
 /* The head dims that attention_mma_serves accepts, except 256. */
+#define WITH_FORM(call, dim, form) \
+    switch (form) { \
+    case FORM_CAUSAL: \
+        return call<dim, false, FORM_CAUSAL>(a, stream); \
+    case FORM_OPEN: \
+        return call<dim, false, FORM_OPEN>(a, stream); \
+    default: \
+        return call<dim, false, FORM_BIASED>(a, stream); \
+    }
 #define WITH_DIM(call) \
     bool cap = a->softcap > 0; \
+    int  form = attention_form(a); \
     switch (a->dim + cap) { \
     case 16: \
-        return call<16, false>(a, stream); \
+        WITH_FORM(call, 16, form) \
     case 32: \
-        return call<32, false>(a, stream); \
+        WITH_FORM(call, 32, form) \
     case 64: \
-        return call<64, false>(a, stream); \
+        WITH_FORM(call, 64, form) \
     case 64 + 1: \
-        return call<64, true>(a, stream); \
+        return call<64, true, FORM_CAUSAL>(a, stream); \
     case 96: \
-        return call<96, false>(a, stream); \
+        WITH_FORM(call, 96, form) \
     case 128: \
-        return call<128, false>(a, stream); \
+        WITH_FORM(call, 128, form) \
     case 128 + 1: \
-        return call<128, true>(a, stream); \
+        return call<128, true, FORM_CAUSAL>(a, stream); \
     default: \
         FAIL(ERR_INTERNAL, "no matrix kernel for head_dim %d%s", a->dim, cap ? " with a cap" : ""); \
     }

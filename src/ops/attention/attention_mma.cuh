@@ -10,7 +10,7 @@ static inline bool attention_mma_serves(const AttentionAttrs *attrs, size_t shar
 {
     int64_t dim = attrs->head_dim, tiles = dim == 256 ? (backward ? 4 : 3) : backward ? 6 : 4;
     bool    any = dim == 64 || dim == 128 || dim == 256 || (!(attrs->softcap > 0) && (dim == 16 || dim == 32 || dim == 96));
-    return any && attrs->scale >= 0 && shared >= (size_t)(tiles * 64 * (dim + 8) * 2 + 2048);
+    return any && attrs->scale >= 0 && shared >= (size_t)(tiles * 64 * (dim + 8) * 2 + 2560);
 }
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream);

@@ -108,6 +108,85 @@ static __device__ __forceinline__ float finish_row(const AttentionDims &a, int h
     return shrink / total;
 }
 
+/* ---- bidirectional attention and biases ---- */
+
+/* Which keys a query attends, and whether scores have a bias: a constant of kernels, so that plain causal attention costs what it would
+ * without the others. A pair of tokens attends in both directions or not at all: with doc_start, a document ends at the first token whose
+ * doc_start is later. */
+enum {
+    FORM_CAUSAL, /* keys up to the query's own; no bias */
+    FORM_OPEN,   /* bidirectional; no bias */
+    FORM_BIASED, /* with a bias; bidirectional or not */
+};
+
+static inline int attention_form(const AttentionDims *a)
+{
+    return a->bias.data ? FORM_BIASED : a->bidirectional ? FORM_OPEN : FORM_CAUSAL;
+}
+
+/* The last key that query t attends. */
+template <int FORM> static __device__ __forceinline__ int last_key(const AttentionDims &a, int b, int t)
+{
+    return FORM == FORM_CAUSAL ? t : attention_after_key(a, b, t, t) - 1;
+}
+
+/* The first query that attends a key. Past the row's end: INT_MAX. */
+template <int FORM> static __device__ __forceinline__ int first_query(const AttentionDims &a, int b, int key)
+{
+    if (FORM == FORM_CAUSAL || !a.bidirectional) return key;
+    return key < a.len ? attention_first_key(a, b, key, key) : INT_MAX;
+}
+
+/* The bias of a distance, to be added to products: the score is factor * (product + this). */
+static __device__ __forceinline__ float product_bias(const AttentionDims &a, int head, int distance)
+{
+    return __fdividef(attention_bias(a, head, distance), a.scale);
+}
+
+/* Adds biases to products of queries and keys. diagonal: the bias of the lane's first product in its tile; biases of greater distances are
+ * after it. TURNED: rows are keys, columns are queries. */
+template <bool TURNED, int N> static __device__ __forceinline__ void add_biases(float (&s)[N][4], const float *diagonal)
+{
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            int down = (e >> 1) * 8 - n * 8 - (e & 1); /* rows less columns */
+            s[n][e] += diagonal[TURNED ? -down : down];
+        }
+}
+
+/* Rows less columns of the lane's first product in a tile; row: the warp's first. */
+static __device__ __forceinline__ int lane_diagonal(int row)
+{
+    int lane = threadIdx.x & 31;
+    return row + (lane >> 2) - (lane & 3) * 2;
+}
+
+enum { TILE_DISTANCES = 2 * TILE_ROWS };
+
+/* Biases of tiles of 64 x 64 pairs in shared memory, by distance. A thread fetches one number of the next tile while this tile is
+ * multiplied. Nothing happens unless ON. */
+template <bool ON> struct BiasTiles {
+    float (*tiles)[TILE_DISTANCES];
+    float fetched;
+
+    /* distance: from the tile's first key to its first query. */
+    __device__ __forceinline__ void fetch(const AttentionDims &a, int head, int distance)
+    {
+        if (ON && threadIdx.x < TILE_DISTANCES) fetched = product_bias(a, head, distance - (TILE_ROWS - 1) + (int)threadIdx.x);
+    }
+    __device__ __forceinline__ void keep(int stage)
+    {
+        if (ON && threadIdx.x < TILE_DISTANCES) tiles[stage][threadIdx.x] = fetched;
+    }
+    /* row: the warp's first. */
+    template <bool TURNED> __device__ __forceinline__ void add(float (&s)[8][4], int stage, int row) const
+    {
+        if (ON) add_biases<TURNED>(s, tiles[stage] + TILE_ROWS - 1 + (TURNED ? -lane_diagonal(row) : lane_diagonal(row)));
+    }
+};
+
 /* ---- tiles whose sums start from zero and are added in order: every kernel gets the same bits ----
  *
  * Each operation is an intrinsic: else the compiler fuses a product and a sum in one kernel and not in another. */
@@ -230,10 +309,11 @@ static __device__ __forceinline__ void load_columns(const AttentionDims &a, Quer
     c->first[stage][i] = t >= a.len ? INT_MAX : attention_first_key(a, b, t, t);
 }
 
-/* s becomes p, dp becomes ds; both are (keys, queries). Without MASK each query attends each key. */
+/* s becomes p, dp becomes ds; both are (keys, queries). Without MASK each query attends each key. least: the first query that attends each
+ * of the lane's two keys (first_query). */
 template <bool MASK, bool CAP>
 static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&dp)[8][4], const ScoreOf<CAP> &score, const QueryColumns *c,
-                                                     int stage, int query, int key)
+                                                     int stage, int query, int key, const int (&least)[2])
 {
     int   lane = threadIdx.x & 31;
     float scale2 = score.factor * LOG2E;
@@ -243,7 +323,7 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
         for (int e = 0; e < 4; e++) {
             int   col = n * 8 + (lane & 3) * 2 + (e & 1), k = key + (lane >> 2) + (e >> 1) * 8;
             float t = score(s[n][e]), p = power_of_two(t * scale2 - c->lse2[stage][col]);
-            if (MASK && (k > query + col || k < c->first[stage][col])) p = 0;
+            if (MASK && (least[e >> 1] > query + col || k < c->first[stage][col])) p = 0;
             s[n][e] = p;
             dp[n][e] = MASK && p == 0 ? 0 : p * (dp[n][e] - c->delta[stage][col]);
             if (CAP) dp[n][e] *= 1.0f - t * t;
@@ -263,4 +343,22 @@ static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, 
             most = tiles - 1;
     }
     return min(row + most * TILE_ROWS, a.len);
+}
+
+/* The first queries that attend the lane's two keys of a warp's 16, from `key` on. */
+template <int FORM> static __device__ __forceinline__ void first_queries(const AttentionDims &a, int b, int key, int (&least)[2])
+{
+    for (int half = 0; half < 2; half++) least[half] = first_query<FORM>(a, b, key + (int)(threadIdx.x & 31) / 4 + half * 8);
+}
+
+/* The first tile of queries that attends keys [row, row + 64). */
+template <int FORM> static __device__ __forceinline__ int first_query_tile(const AttentionDims &a, int b, int row)
+{
+    return FORM == FORM_CAUSAL ? row : first_query<FORM>(a, b, row) / TILE_ROWS * TILE_ROWS;
+}
+
+/* One past the last key that queries [row, row + 64) attend, rounded up to a tile. */
+template <int FORM> static __device__ __forceinline__ int keys_end(const AttentionDims &a, int b, int row)
+{
+    return FORM == FORM_CAUSAL || !a.bidirectional ? min(row + TILE_ROWS, a.len) : last_query(a, b, row);
 }

@@ -320,6 +320,8 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
     int   head = g * a.group, end = last_query(a, b, row), query = row, stage = 0;
     bool  makes_dk = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0) != 0; /* the shuffle makes it uniform in a warp */
     float sum[D / 8][4] = {};
+    int   least[2];
+    first_queries<FORM_CAUSAL>(a, b, row + warp * 16, least);
 
     const ScoreOf<CAP> score(a);
     load_swizzled<D, THREADS>(k_tile, a.k, b, row, a.len, g);
@@ -353,7 +355,7 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
         wgmma_end();
         hold(s);
         hold(dp);
-        key_gradients<true>(s, dp, score, columns, stage, query, row + warp * 16);
+        key_gradients<true>(s, dp, score, columns, stage, query, row + warp * 16, least);
         if (makes_dk)
             as_left(left, dp);
         else
