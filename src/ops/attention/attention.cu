@@ -51,8 +51,10 @@ static bool mma_match(const Node *node, CudaDevice *device)
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    return attention_is_plain(node, IN_Q, IN_SINKS) && attention_wgmma_serves((const AttentionAttrs *)node->attrs) &&
-           cuda_sm(device) == 90 && attention_wgmma_there();
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    bool                  formed = attention_is_formed(node, IN_Q, IN_SINKS) && attrs->head_dim <= 128;
+    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) && attention_wgmma_serves(attrs) && cuda_sm(device) == 90 &&
+           attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)

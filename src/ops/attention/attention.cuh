@@ -32,7 +32,7 @@ typedef struct CachePages {
 
 enum {
     ATTENTION_MOST_DIM = 256,       /* largest head dim of the kernels on the vector units */
-    ATTENTION_MOST_DISTANCES = 512, /* most rows of a bias that has a gradient, on the vector units */
+    ATTENTION_MOST_DISTANCES = 512, /* most rows of a bias that has a gradient */
 };
 
 typedef struct AttentionDims {
@@ -87,7 +87,7 @@ static inline void attention_bind_scores(AttentionDims *a, const TensorView *vie
     a->bias_rows = views[1].data ? (int)views[1].type.dim[0] : 0;
 }
 
-/* Whether the kernels on the matrix units can serve the node: values have the head dim of keys, no query attends later keys, and there is
+/* Whether all kernels on the matrix units can serve the node: values have the head dim of keys, no query attends later keys, and there is
  * no bias. more: the input that holds the sinks; the next input is the bias. */
 static inline bool attention_is_plain(const Node *node, int at, int more)
 {
@@ -200,10 +200,10 @@ static __device__ __forceinline__ int attention_cell(const CachePages &p, int b,
  * reads a->delta, which the caller computes into its workspace. */
 Status attention_simt_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_simt_backward(const AttentionDims *a, cudaStream_t stream);
-/* To be called after backward: compute dsinks (H) from a->delta, and dbias (R,H) from a->bias_parts. out data NULL: not wanted; adds: the
- * gradient is added to `out`. */
+/* To be called after backward: compute dsinks (H) from a->delta, and dbias (R,H) from a->bias_parts. queries: how many queries each
+ * part sums up. out data NULL: not wanted; adds: the gradient is added to `out`. */
 Status attention_dsinks(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream);
-Status attention_dbias(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream);
+Status attention_dbias(const AttentionDims *a, int queries, const TensorView *out, bool adds, cudaStream_t stream);
 /* delta[b,h,t] = sum over E of do o, less dlse. */
 Status attention_delta(const AttentionDims *a, float *delta, cudaStream_t stream);
 

@@ -530,11 +530,12 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     Attention             a = attention_dims_of(node, IN_Q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
     bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256, cudnn = !node->in[IN_DLSE] && !node->in[IN_SINKS];
-    if (a.bidirectional || a.v_dim != a.dim || node->in[IN_BIAS]) /* served by the kernel on the vector units */
-        return sums + (node->out[OUT_DBIAS] ? (size_t)(a.batch * a.num_heads * div_up(a.len, ATTENTION_BIAS_QUERIES)) *
-                                                  (size_t)node->in[IN_BIAS]->type.dim[0] * sizeof(float)
-                                            : 0);
-    if (sm == TURNS_SM && q->dtype == DT_BF16 && attention_in_turns(attrs, a.batch, a.len, cudnn)) {
+    bool                  formed = a.bidirectional || node->in[IN_BIAS], turns = sm == TURNS_SM && q->dtype == DT_BF16;
+    if (node->out[OUT_DBIAS]) /* the most that a kernel needs: the one on the vector units */
+        return sums + (size_t)(a.batch * a.num_heads * div_up(a.len, ATTENTION_BIAS_QUERIES)) * (size_t)node->in[IN_BIAS]->type.dim[0] *
+                          sizeof(float);
+    if (a.v_dim != a.dim || (formed && !(turns && attention_forms_in_turns(attrs, node->in[IN_BIAS] != NULL)))) return sums;
+    if (turns && (formed || attention_in_turns(attrs, a.batch, a.len, cudnn))) {
         TurnsBytes n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
         return n.delta + n.taken + n.sum;
     }

@@ -6,23 +6,31 @@
 enum { IN_DO, IN_Q, IN_K, IN_V, IN_O, IN_LSE, IN_DOC_START, IN_DLSE, IN_SINKS, IN_BIAS, IN_ACC_SINKS, IN_ACC_BIAS };
 enum { OUT_DSINKS = 3, OUT_DBIAS };
 
+/* Whether the sums of dbias, if wanted, fit into a thread block's shared memory. */
+static bool few_distances(const Node *node)
+{
+    return !node->out[OUT_DBIAS] || node->in[IN_BIAS]->type.dim[0] <= ATTENTION_MOST_DISTANCES;
+}
+
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    bool formed = attention_is_formed(node, IN_Q, IN_SINKS) && !node->out[OUT_DBIAS];
+    bool formed = attention_is_formed(node, IN_Q, IN_SINKS) && few_distances(node);
     return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) &&
            attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    return attention_is_plain(node, IN_Q, IN_SINKS) && attention_wgmma_serves((const AttentionAttrs *)node->attrs) &&
-           cuda_sm(device) == 90 && attention_wgmma_there();
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    bool                  formed =
+        attention_is_formed(node, IN_Q, IN_SINKS) && attention_forms_in_turns(attrs, node->in[IN_BIAS] != NULL) && !node->out[OUT_DBIAS];
+    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) && attention_wgmma_serves(attrs) && cuda_sm(device) == 90 &&
+           attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)
 {
-    bool few = !node->out[OUT_DBIAS] || node->in[IN_BIAS]->type.dim[0] <= ATTENTION_MOST_DISTANCES;
-    return attention_simt_serves(node, IN_Q) && few;
+    return attention_simt_serves(node, IN_Q) && few_distances(node);
 }
 
 static size_t simt_workspace(const Node *node, CudaDevice *)
@@ -111,7 +119,7 @@ static Status simt_run(const KernelArgs *args)
     if (args->out[OUT_DBIAS].data) a.bias_parts = (float *)((char *)args->workspace + attention_delta_bytes(&a));
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
     TRY(attention_simt_backward(&a, cuda_stream(args)));
-    TRY(attention_dbias(&a, &args->out[OUT_DBIAS], args->accumulate >> OUT_DBIAS & 1, cuda_stream(args)));
+    TRY(attention_dbias(&a, ATTENTION_BIAS_QUERIES, &args->out[OUT_DBIAS], args->accumulate >> OUT_DBIAS & 1, cuda_stream(args)));
     return dsinks(args, &a);
 }
 
@@ -140,8 +148,10 @@ static Status mma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
     a.delta = (const float *)args->workspace;
+    if (args->out[OUT_DBIAS].data) a.bias_parts = (float *)((char *)args->workspace + attention_delta_bytes(&a));
     TRY(attention_delta(&a, (float *)args->workspace, cuda_stream(args)));
     TRY(attention_mma_backward(&a, cuda_stream(args)));
+    TRY(attention_dbias(&a, ATTENTION_TILE_QUERIES, &args->out[OUT_DBIAS], args->accumulate >> OUT_DBIAS & 1, cuda_stream(args)));
     return dsinks(args, &a);
 }
 

@@ -115,9 +115,13 @@ template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(MM
     BiasTiles<FORM == FORM_BIASED> biases = {bias_tiles};
     biases.fetch(a, head, row - begin);
     biases.keep(0);
+    DistanceAdder adder(v_tiles + 2 * ELEMENTS);
+    const bool    adds = FORM == FORM_BIASED && a.bias_parts;
+    if (adds) adder.begin(a);
     int stage = 0, soonest = FORM == FORM_CAUSAL ? row : last_key<FORM>(a, b, row);
     for (int key = begin; key < end; key += TILE_ROWS, stage ^= 1) {
         __syncthreads();
+        if (adds && key > begin) adder.add(a);
         if (key + TILE_ROWS < end) {
             load_tile<D>(k_tiles + (stage ^ 1) * ELEMENTS, a.k, b, key + TILE_ROWS, end, g);
             load_tile<D>(v_tiles + (stage ^ 1) * ELEMENTS, a.v, b, key + TILE_ROWS, end, g);
@@ -137,13 +141,15 @@ template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(MM
             query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
         else
             query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
+        if (adds) adder.keep(dp, warp * 16, a.len - row, row - key);
         uint32_t ds[4][4];
         as_left(ds, dp);
         mma_straight<D>(dq, ds, k_tiles + stage * ELEMENTS);
         biases.keep(stage ^ 1);
     }
     copy_wait<0>();
-    store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
+    if (adds) adder.store(a, b, head, row / TILE_ROWS, (int)gridDim.x);
+    if (FORM != FORM_BIASED || a.dq.data) store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
 template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(MMA_THREADS) mma_dkv(AttentionDims a)
@@ -224,10 +230,11 @@ template <int D, bool CAP, int FORM> static Status backward(const AttentionDims 
 {
     size_t   tile = TileOf<D>::ELEMENTS * sizeof(bf16);
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
-    TRY(allow_shared((mma_dq<D, CAP, FORM>), 4 * tile));
+    size_t   dq_bytes = 4 * tile + (a->bias_parts ? sizeof(DistanceSums) : 0);
+    TRY(allow_shared((mma_dq<D, CAP, FORM>), dq_bytes));
     TRY(allow_shared((mma_dkv<D, CAP, FORM>), 6 * tile));
     if (a->dk.data || a->dv.data) mma_dkv<D, CAP, FORM><<<dim3(tiles, a->num_kv_heads, a->batch), MMA_THREADS, 6 * tile, stream>>>(*a);
-    if (a->dq.data) mma_dq<D, CAP, FORM><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, 4 * tile, stream>>>(*a);
+    if (a->dq.data || a->bias_parts) mma_dq<D, CAP, FORM><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, dq_bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 

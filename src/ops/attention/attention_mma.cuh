@@ -13,6 +13,8 @@ static inline bool attention_mma_serves(const AttentionAttrs *attrs, size_t shar
     return any && attrs->scale >= 0 && shared >= (size_t)(tiles * 64 * (dim + 8) * 2 + 2560);
 }
 
+enum { ATTENTION_TILE_QUERIES = 64 }; /* queries of a part of a->bias_parts in backward */
+
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream); /* reads a->delta */
 Status attention_wide_forward(const AttentionDims *a, cudaStream_t stream);

@@ -405,12 +405,12 @@ Status attention_dsinks(const AttentionDims *a, const TensorView *out, bool adds
     return CUDA_LAUNCHED();
 }
 
-Status attention_dbias(const AttentionDims *a, const TensorView *out, bool adds, cudaStream_t stream)
+Status attention_dbias(const AttentionDims *a, int queries, const TensorView *out, bool adds, cudaStream_t stream)
 {
     if (!out->data) return OK;
     unsigned grid = (unsigned)cuda_div_up((int64_t)a->bias_rows * a->num_heads, THREADS);
     CUDA_FLOAT(out->type.dtype, T,
-               dbias_kernel<T><<<grid, THREADS, 0, stream>>>(*a, (int)cuda_div_up(a->len, BLOCK), (T *)out->data, adds));
+               dbias_kernel<T><<<grid, THREADS, 0, stream>>>(*a, (int)cuda_div_up(a->len, queries), (T *)out->data, adds));
     return CUDA_LAUNCHED();
 }
 

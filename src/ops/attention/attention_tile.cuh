@@ -187,6 +187,71 @@ template <bool ON> struct BiasTiles {
     }
 };
 
+/* A block's sums of dbias by rows of the bias, in shared memory. A tile's ds are added along its diagonals, one thread a distance, in the
+ * next tile's time; each tile's sum is added to its row by one thread. Only the first and the last row stand for many distances: a thread
+ * keeps its own sums of these. So every sum has one order. */
+struct DistanceSums {
+    enum { STRIDE = TILE_ROWS + 8 }; /* rows of ds: pairs of columns are stored without bank conflicts */
+    float ds[TILE_ROWS][STRIDE], rows[ATTENTION_MOST_DISTANCES];
+};
+
+struct DistanceAdder {
+    DistanceSums *sums;
+    float         ends[2] = {0, 0}; /* this thread's sums of the first and the last row */
+    int           distance = 0;     /* from the first key to the first query of the tile in sums->ds */
+
+    __device__ __forceinline__      DistanceAdder(void *memory) : sums((DistanceSums *)memory) {}
+    __device__ __forceinline__ void begin(const AttentionDims &a)
+    {
+        for (int i = threadIdx.x; i < a.bias_rows; i += MMA_THREADS) sums->rows[i] = 0;
+    }
+    /* Stores a warp's ds, of 16 queries from `row` of the tile on. rows: how many of the tile's queries there are. */
+    __device__ __forceinline__ void keep(const float (&ds)[8][4], int row, int rows, int distance_)
+    {
+        int lane = threadIdx.x & 31;
+        distance = distance_;
+#pragma unroll
+        for (int n = 0; n < 8; n++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int  r = row + (lane >> 2) + half * 8;
+                bool there = r < rows;
+                *(float2 *)&sums->ds[r][n * 8 + (lane & 3) * 2] =
+                    make_float2(there ? ds[n][2 * half] : 0.0f, there ? ds[n][2 * half + 1] : 0.0f);
+            }
+    }
+    /* Adds the tile in sums->ds, after a barrier. */
+    __device__ __forceinline__ void add(const AttentionDims &a)
+    {
+        int   ahead = (int)threadIdx.x - (TILE_ROWS - 1), row = attention_bias_row(a, distance + ahead); /* ahead: rows less columns */
+        float sum = 0;
+        for (int r = max(0, ahead); r < min(TILE_ROWS, TILE_ROWS + ahead); r++) sum += sums->ds[r][r - ahead];
+        if (row == 0)
+            ends[0] += sum;
+        else if (row == a.bias_rows - 1)
+            ends[1] += sum;
+        else
+            sums->rows[row] += sum;
+    }
+    /* Adds the last tile and stores the sums as those of the block's queries. */
+    __device__ __forceinline__ void store(const AttentionDims &a, int b, int head, int block, int blocks)
+    {
+        float *kept = &sums->ds[0][0], *to = a.bias_parts + (((int64_t)b * a.num_heads + head) * blocks + block) * a.bias_rows;
+        __syncthreads();
+        add(a);
+        __syncthreads();
+        for (int i = 0; i < 2; i++) kept[i * MMA_THREADS + threadIdx.x] = ends[i];
+        __syncthreads();
+        if (threadIdx.x < min(2, a.bias_rows)) {
+            float sum = 0;
+            for (int i = 0; i < MMA_THREADS; i++) sum += kept[threadIdx.x * MMA_THREADS + i];
+            sums->rows[threadIdx.x ? a.bias_rows - 1 : 0] = sum;
+        }
+        __syncthreads();
+        for (int i = threadIdx.x; i < a.bias_rows; i += MMA_THREADS) to[i] = sums->rows[i];
+    }
+};
+
 /* ---- tiles whose sums start from zero and are added in order: every kernel gets the same bits ----
  *
  * Each operation is an intrinsic: else the compiler fuses a product and a sum in one kernel and not in another. */
@@ -357,8 +422,9 @@ template <int FORM> static __device__ __forceinline__ int first_query_tile(const
     return FORM == FORM_CAUSAL ? row : first_query<FORM>(a, b, row) / TILE_ROWS * TILE_ROWS;
 }
 
-/* One past the last key that queries [row, row + 64) attend, rounded up to a tile. */
-template <int FORM> static __device__ __forceinline__ int keys_end(const AttentionDims &a, int b, int row)
+/* One past the last key that queries [row, row + ROWS) attend, rounded up to a tile. */
+template <int FORM, int ROWS = TILE_ROWS> static __device__ __forceinline__ int keys_end(const AttentionDims &a, int b, int row)
 {
-    return FORM == FORM_CAUSAL || !a.bidirectional ? min(row + TILE_ROWS, a.len) : last_query(a, b, row);
+    if (FORM == FORM_CAUSAL || !a.bidirectional) return min(row + ROWS, a.len);
+    return last_query(a, b, (min(row + ROWS, a.len) - 1) & ~(TILE_ROWS - 1));
 }

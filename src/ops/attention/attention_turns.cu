@@ -32,6 +32,18 @@ template <int D> struct TurnsShared {
     uint64_t full[STAGES], free[STAGES];
 };
 
+/* For bidirectional attention and biases, after TurnsShared. BIASED has biases of 64 queries and the block's keys by distance. */
+template <int FORM> struct TurnsForm {
+    enum { DISTANCES = TILE_ROWS + BLOCK_KEYS };
+    int   first_query[BLOCK_KEYS]; /* the first query that attends a key; INT_MAX past the row's end */
+    float bias[FORM == FORM_BIASED ? STAGES : 0][DISTANCES];
+};
+
+template <int D, int FORM> static __host__ __device__ constexpr size_t turns_bytes()
+{
+    return sizeof(TurnsShared<D>) + (FORM == FORM_CAUSAL ? 0 : sizeof(TurnsForm<FORM>));
+}
+
 #if HAS_WGMMA
 
 /* ---- barriers of some of a block's warps; TURN, ADDED, DQ_FREE: between the warp that keeps turns and the warpgroups that multiply
@@ -59,9 +71,10 @@ template <int COUNT> static __device__ __forceinline__ void barrier_arrive(int i
 /* ---- the tiles of a block ---- */
 
 /* The tiles of queries that attend a block's keys, for each query head of the group: an iterator. */
-struct Work {
-    int          b, g, key_block, begin, latest, head, query, left;
-    Ring<STAGES> ring; /* the stage that holds the tile */
+template <int FORM> struct Work {
+    int          b, g, key_block, begin, earliest, latest, head, query, left;
+    int          next_first; /* the first query that attends the next block */
+    Ring<STAGES> ring;       /* the stage that holds the tile */
 
     __device__ __forceinline__ Work(const AttentionDims &a, int block)
     {
@@ -70,8 +83,10 @@ struct Work {
         g = block % heads % a.num_kv_heads;
         b = block % heads / a.num_kv_heads;
         begin = key_block * BLOCK_KEYS;
-        int end = max(last_query(a, b, begin), last_query(a, b, begin + TILE_ROWS)), tiles = (end - begin + TILE_ROWS - 1) / TILE_ROWS;
-        query = latest = begin + (tiles - 1) * TILE_ROWS;
+        earliest = first_query_tile<FORM>(a, b, begin);
+        next_first = FORM == FORM_CAUSAL ? 0 : first_query<FORM>(a, b, begin + BLOCK_KEYS);
+        int end = max(last_query(a, b, begin), last_query(a, b, begin + TILE_ROWS)), tiles = (end - earliest + TILE_ROWS - 1) / TILE_ROWS;
+        query = latest = earliest + (tiles - 1) * TILE_ROWS;
         head = g * a.group;
         left = tiles * a.group;
     }
@@ -80,7 +95,7 @@ struct Work {
         left--;
         ring.next();
         query -= TILE_ROWS;
-        if (query >= begin) return;
+        if (query >= earliest) return;
         query = latest;
         head++;
     }
@@ -91,18 +106,18 @@ struct Work {
     }
     __device__ __forceinline__ bool last_turn() const
     {
-        return query / BLOCK_KEYS == key_block;
+        return FORM == FORM_CAUSAL ? query / BLOCK_KEYS == key_block : query + TILE_ROWS <= next_first;
     }
 };
 
-static __device__ __forceinline__ int64_t tile_of(const AttentionDims &a, const Turns &turns, const Work &w)
+template <int FORM> static __device__ __forceinline__ int64_t tile_of(const AttentionDims &a, const Turns &turns, const Work<FORM> &w)
 {
     return ((int64_t)w.b * a.num_heads + w.head) * turns.query_tiles + w.query / TILE_ROWS;
 }
 
 /* ---- the warpgroup that loads: two warps copy tiles, one loads lse, delta and first keys, one keeps turns ---- */
 
-template <int D> static __device__ __forceinline__ void copy_tiles(const AttentionDims &a, TurnsShared<D> *shared, Work w)
+template <int D, int FORM> static __device__ __forceinline__ void copy_tiles(const AttentionDims &a, TurnsShared<D> *shared, Work<FORM> w)
 {
     enum { COPYING = (LOADING_WARPS - 1) * 32 };
     const TileCopy<D, COPYING> q(a.q, w.b, 0), grad_o(a.grad_o, w.b, 0);
@@ -121,8 +136,12 @@ template <int D> static __device__ __forceinline__ void copy_tiles(const Attenti
     }
 }
 
-template <int D> static __device__ __forceinline__ void bring_columns(const AttentionDims &a, TurnsShared<D> *shared, Work w)
+template <int D, int FORM>
+static __device__ __forceinline__ void bring_columns(const AttentionDims &a, TurnsShared<D> *shared, Work<FORM> w)
 {
+    TurnsForm<FORM> *form = (TurnsForm<FORM> *)(shared + 1);
+    for (int i = threadIdx.x & 31; i < BLOCK_KEYS && FORM != FORM_CAUSAL; i += 32)
+        form->first_query[i] = first_query<FORM>(a, w.b, w.begin + i);
     for (; w.left; w.next()) {
         phase_wait(&shared->free[w.ring.stage], w.ring.round ^ 1);
         for (int c = threadIdx.x & 31; c < TILE_ROWS; c += 32) {
@@ -132,14 +151,17 @@ template <int D> static __device__ __forceinline__ void bring_columns(const Atte
             shared->delta[w.ring.stage][c] = a.delta[at];
             shared->first[w.ring.stage][c] = t >= a.len ? INT_MAX : attention_first_key(a, w.b, t, t);
         }
+        if constexpr (FORM == FORM_BIASED)
+            for (int i = threadIdx.x & 31; i < form->DISTANCES; i += 32)
+                form->bias[w.ring.stage][i] = product_bias(a, w.head, w.query - w.begin - (BLOCK_KEYS - 1) + i);
         phase_arrive(&shared->full[w.ring.stage]);
     }
 }
 
 /* For each tile: waits for this block's turn, adds the dq that the warpgroups leave in shared memory to the workspace by bulk copies, and
  * ends the turn. At the tile's last turn the warpgroups themselves add and store dq. */
-template <int D>
-static __device__ __forceinline__ void keep_turns(const AttentionDims &a, const Turns &turns, TurnsShared<D> *shared, Work w)
+template <int D, int FORM>
+static __device__ __forceinline__ void keep_turns(const AttentionDims &a, const Turns &turns, TurnsShared<D> *shared, Work<FORM> w)
 {
     barrier_arrive<TURN_COUNT>(BARRIER_DQ_FREE);
     for (; w.left; w.next()) {
@@ -225,14 +247,18 @@ struct Place {
 };
 
 /* Whether some pair of the tile's queries and the warpgroup's keys is masked. */
-template <int D> static __device__ __forceinline__ bool needs_mask(const TurnsShared<D> *shared, const Work &w, const Place &at)
+template <int D, int FORM>
+static __device__ __forceinline__ bool needs_mask(const TurnsShared<D> *shared, const Work<FORM> &w, const Place &at)
 {
+    const TurnsForm<FORM> *form = (const TurnsForm<FORM> *)(shared + 1);
+    if (FORM != FORM_CAUSAL)
+        return w.query < form->first_query[(at.group + 1) * TILE_ROWS - 1] || shared->first[w.ring.stage][TILE_ROWS - 1] > at.row;
     return w.query < at.row + TILE_ROWS || shared->first[w.ring.stage][TILE_ROWS - 1] > at.row;
 }
 
 /* Products s of keys and queries become weights p = exp(score - lse). */
-template <int D, bool CAP>
-static __device__ __forceinline__ void weigh(float (&s)[8][4], const TurnsShared<D> *shared, const Work &w, const Place &at,
+template <int D, bool CAP, int FORM>
+static __device__ __forceinline__ void weigh(float (&s)[8][4], const TurnsShared<D> *shared, const Work<FORM> &w, const Place &at,
                                              const ScoreOf<CAP> &score)
 {
 #pragma unroll
@@ -242,6 +268,10 @@ static __device__ __forceinline__ void weigh(float (&s)[8][4], const TurnsShared
         for (int e = 0; e < 4; e++) s[n][e] = power_of_two(score(s[n][e]) * (score.factor * LOG2E) - (e & 1 ? lse2.y : lse2.x));
     }
     if (!needs_mask(shared, w, at)) return;
+    const TurnsForm<FORM> *form = (const TurnsForm<FORM> *)(shared + 1);
+    int                    least[2];
+    for (int half = 0; half < 2; half++)
+        least[half] = FORM == FORM_CAUSAL ? at.key + half * 8 : form->first_query[at.key + half * 8 - w.begin];
 #pragma unroll
     for (int n = 0; n < 8; n++) {
         int  query = w.query + n * 8 + at.col;
@@ -249,15 +279,15 @@ static __device__ __forceinline__ void weigh(float (&s)[8][4], const TurnsShared
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             int k = at.key + (e >> 1) * 8;
-            if (k > query + (e & 1) || k < (e & 1 ? first.y : first.x)) s[n][e] = 0;
+            if (least[e >> 1] > query + (e & 1) || k < (e & 1 ? first.y : first.x)) s[n][e] = 0;
         }
     }
 }
 
 /* dp becomes ds = p (dp - delta) times the softcap's slope 1 - t^2, where factor t = score = lse + log p. */
-template <int D, bool CAP>
-static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const float (&p)[8][4], const TurnsShared<D> *shared, const Work &w,
-                                                     const Place &at, const ScoreOf<CAP> &score)
+template <int D, bool CAP, int FORM>
+static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const float (&p)[8][4], const TurnsShared<D> *shared,
+                                                     const Work<FORM> &w, const Place &at, const ScoreOf<CAP> &score)
 {
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -280,16 +310,17 @@ static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const fl
 }
 
 /* A warpgroup that multiplies: the state of its 64 keys. */
-template <int D, bool CAP> struct Multiplier {
+template <int D, bool CAP, int FORM> struct Multiplier {
     const AttentionDims &a;
     const Turns         &turns;
     TurnsShared<D>      *shared;
-    Work                 w;
+    Work<FORM>           w;
     const Place          at;
     const ScoreOf<CAP>   score;
     float                dk[D / 8][4] = {}, dv[D / 8][4] = {}, s[8][4], dp[8][4], dq[D / 16][4];
 
-    __device__ __forceinline__ Multiplier(const AttentionDims &a_, const Turns &turns_, TurnsShared<D> *shared_, const Work &w_, int group)
+    __device__ __forceinline__ Multiplier(const AttentionDims &a_, const Turns &turns_, TurnsShared<D> *shared_, const Work<FORM> &w_,
+                                          int group)
         : a(a_), turns(turns_), shared(shared_), w(w_), at(w_.begin, group), score(a_)
     {
     }
@@ -311,6 +342,9 @@ template <int D, bool CAP> struct Multiplier {
         wgmma_commit();
         wgmma_wait<1>();
         hold(s);
+        if constexpr (FORM == FORM_BIASED)
+            add_biases<true>(s, ((const TurnsForm<FORM> *)(shared + 1))->bias[w.ring.stage] + BLOCK_KEYS - 1 -
+                                    lane_diagonal(at.group * TILE_ROWS + at.warp * 16));
         weigh<D, CAP>(s, shared, w, at, score);
         wgmma_wait<0>();
         hold(dp);
@@ -349,7 +383,7 @@ template <int D, bool CAP> struct Multiplier {
     }
 
     /* dq of a tile is computed. Leaves it in shared memory for keep_turns; at the tile's last turn, adds the sums so far and stores dq. */
-    __device__ __forceinline__ void add_dq(const Work &of)
+    __device__ __forceinline__ void add_dq(const Work<FORM> &of)
     {
         if (!a.dq.data) return;
         int part = at.group * (D / 16) * MMA_THREADS + threadIdx.x % MMA_THREADS;
@@ -385,7 +419,7 @@ template <int D, bool CAP> struct Multiplier {
             wgmma_wait<1>(); /* frees the registers of p and ds */
             hold(dv);
             hold(dk);
-            const Work now = w;
+            const Work<FORM> now = w;
             w.next();
             if (w.left) phase_wait(&shared->full[w.ring.stage], w.ring.round);
             begin_scores();
@@ -404,7 +438,7 @@ template <int D, bool CAP> struct Multiplier {
 
 #endif
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(THREADS, 1) turns_backward(AttentionDims a, Turns turns)
+template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(THREADS, 1) turns_backward(AttentionDims a, Turns turns)
 {
 #if HAS_WGMMA
     extern __shared__ __align__(1024) char memory[];
@@ -415,8 +449,8 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(THREADS, 1) 
         phases_init(&shared->free[threadIdx.x], GROUPS * MMA_THREADS);
     }
     __syncthreads();
-    Work work(a, shared->block);
-    int  group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
+    Work<FORM> work(a, shared->block);
+    int        group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         int warp = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 32, 0);
@@ -428,7 +462,7 @@ template <int D, bool CAP> static __global__ void __launch_bounds__(THREADS, 1) 
             keep_turns<D>(a, turns, shared, work);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-        Multiplier<D, CAP>(a, turns, shared, work, group - 1).run();
+        Multiplier<D, CAP, FORM>(a, turns, shared, work, group - 1).run();
     }
 #endif
 }
@@ -455,7 +489,7 @@ template <int D> static __global__ void __launch_bounds__(256) turns_prelude(Att
     if (at < rows && thread % LANES == 0) delta[at] = a.dlse ? sum - a.dlse[at] : sum;
 }
 
-template <int D, bool CAP> static Status backward(const AttentionDims *a, void *workspace, cudaStream_t stream)
+template <int D, bool CAP, int FORM = FORM_CAUSAL> static Status backward(const AttentionDims *a, void *workspace, cudaStream_t stream)
 {
     TurnsBytes    n = attention_turns_bytes(a->batch, a->num_heads, a->len, a->dim);
     AttentionDims dims = *a;
@@ -466,19 +500,22 @@ template <int D, bool CAP> static Status backward(const AttentionDims *a, void *
                            .sum = (float *)((char *)workspace + n.delta + n.taken),
                            .key_blocks = (int)cuda_div_up(a->len, BLOCK_KEYS),
                            .query_tiles = (int)cuda_div_up(a->len, TILE_ROWS)};
-    size_t        shared = sizeof(TurnsShared<D>);
+    size_t        shared = turns_bytes<D, FORM>();
     int64_t       threads = (int64_t)a->batch * a->num_heads * a->len * (D / 8);
     dims.delta = delta;
     turns_prelude<D><<<(unsigned)cuda_div_up(threads, 256), 256, 0, stream>>>(*a, delta, turns);
     TRY(CUDA_LAUNCHED());
-    CUDA_TRY(cudaFuncSetAttribute((turns_backward<D, CAP>), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    turns_backward<D, CAP><<<(unsigned)(turns.key_blocks * a->num_kv_heads * a->batch), THREADS, shared, stream>>>(dims, turns);
+    CUDA_TRY(cudaFuncSetAttribute((turns_backward<D, CAP, FORM>), cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    turns_backward<D, CAP, FORM><<<(unsigned)(turns.key_blocks * a->num_kv_heads * a->batch), THREADS, shared, stream>>>(dims, turns);
     return CUDA_LAUNCHED();
 }
 
 Status attention_turns_backward(const AttentionDims *a, void *workspace, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
+    if (attention_form(a) == FORM_BIASED) return backward<64, false, FORM_BIASED>(a, workspace, stream);
+    if (attention_form(a) == FORM_OPEN && a->dim == 64) return backward<64, false, FORM_OPEN>(a, workspace, stream);
+    if (attention_form(a) == FORM_OPEN) return backward<128, false, FORM_OPEN>(a, workspace, stream);
     if (a->dim == 64) return backward<64, false>(a, workspace, stream);
     return a->softcap > 0 ? backward<128, true>(a, workspace, stream) : backward<128, false>(a, workspace, stream);
 }

@@ -32,6 +32,13 @@ static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t batch
     return dim && attrs->scale >= 0 && (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
 }
 
+/* Whether the one-pass kernel serves bidirectional attention (biased: or attention with a bias, which needs more shared memory) of bf16
+ * rows without a gradient of the bias. */
+static inline bool attention_forms_in_turns(const AttentionAttrs *attrs, bool biased)
+{
+    return !(attrs->softcap > 0) && (attrs->head_dim == 64 || (attrs->head_dim == 128 && !biased));
+}
+
 /* Sizes of the workspace's parts, in this order: delta (B,H,T) f32; taken: the number of blocks that began, then the finished turns of each
  * tile of queries, int; sum: dq of these tiles, f32. */
 typedef struct TurnsBytes {

@@ -25,6 +25,25 @@ template <int D> struct StreamShared {
     uint64_t full[2][STREAM_STAGES], free[2][STREAM_STAGES]; /* barriers: [0] of keys, [1] of values */
 };
 
+/* The biases of 128 queries and the keys of each stage, by distance, after StreamShared. */
+struct StreamBiases {
+    enum { DISTANCES = PAIR_ROWS + STREAM_KEYS };
+    float at[STREAM_STAGES][DISTANCES];
+
+    /* Loads a stage by COPYING threads. distance: from the stage's first key to the block's first query. */
+    __device__ __forceinline__ void load(const AttentionDims &a, int head, int distance, int stage)
+    {
+        for (int i = threadIdx.x % COPYING; i < DISTANCES; i += COPYING)
+            at[stage][i] = product_bias(a, head, distance - (STREAM_KEYS - 1) + i);
+    }
+    /* row: the warp's first, in the block. */
+    __device__ __forceinline__ void add(float (&s)[16][4], int stage, int row) const
+    {
+        add_biases<false>(s, at[stage] + STREAM_KEYS - 1 + lane_diagonal(row));
+        __syncwarp(); /* the warp's leader frees the stage */
+    }
+};
+
 #if HAS_WGMMA
 
 /* Aligns p for tiles, which must begin at multiples of 1024 bytes. */
@@ -53,9 +72,10 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
 
 /* In a block two warps load keys, two load values, and two warpgroups multiply, 64 queries each. */
 
-template <int D>
+/* beside(key, stage): what else a stage is to hold. */
+template <int D, typename B>
 static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (*tiles)[StreamShared<D>::BYTES], uint64_t *full,
-                                                    uint64_t *free, int begin, int end)
+                                                    uint64_t *free, int begin, int end, B beside)
 {
     const TileCopy<D, COPYING, STREAM_PIECE> copy(h, b, g, threadIdx.x % COPYING);
     Ring<STREAM_STAGES>                      at;
@@ -63,6 +83,7 @@ static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g
         phase_wait(&free[at.stage], at.round ^ 1);
         for (int i = 0; i < 2; i++) copy.begin(tiles[at.stage] + i * PIECE_BYTES, key + i * TILE_ROWS, end);
         copy_commit();
+        beside(key, at.stage);
         copy_wait<0>();
         publish_tiles();
         phase_arrive(&full[at.stage]);
@@ -89,32 +110,35 @@ template <int D> static __device__ __forceinline__ void begin_values(float (&o)[
     wgmma_commit();
 }
 
-/* A warp's 16 queries: the keys [first, last] that each of a thread's two queries attends. row: the first query of the warpgroup's 64;
- * latest: the largest first key of the 64. Both decide whether a tile needs a mask. */
-struct Reach {
-    int first[2], last[2], row, latest;
+/* A warp's 16 queries: the keys [first, last] that each of a thread's two queries attends. row: the first query of the warpgroup's 64.
+ * latest, soonest: the largest first key and the least last key of the 64; both decide whether a tile needs a mask. */
+template <int FORM> struct Reach {
+    int first[2], last[2], row, latest, soonest;
 
     __device__ __forceinline__ Reach(const AttentionDims &a, int b, int row_) : row(row_)
     {
         for (int half = 0; half < 2; half++) {
             last[half] = min(row + (int)(threadIdx.x >> 5) % MMA_WARPS * 16 + (int)(threadIdx.x & 31) / 4 + half * 8, a.len - 1);
             first[half] = attention_first_key(a, b, last[half], last[half]);
+            last[half] = last_key<FORM>(a, b, last[half]);
         }
+        soonest = FORM == FORM_CAUSAL ? row : last_key<FORM>(a, b, min(row, a.len - 1));
         int end = min(row + TILE_ROWS, a.len) - 1;
         latest = attention_first_key(a, b, max(end, 0), end);
     }
     __device__ __forceinline__ bool masks(int key) const
     {
-        return key + STREAM_KEYS - 1 > row || key < latest;
+        return key + STREAM_KEYS - 1 > soonest || key < latest;
     }
 };
 
 /* Computes 128 queries of a head. A tile's scores become exponentials while the previous tile's values are multiplied. */
-template <int D, bool CAP> static __device__ __forceinline__ void forward_block(const AttentionDims &a, StreamShared<D> *shared)
+template <int D, bool CAP, int FORM> static __device__ __forceinline__ void forward_block(const AttentionDims &a, StreamShared<D> *shared)
 {
-    int b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS;
-    int begin = attention_first_key(a, b, block_row, block_row) / TILE_ROWS * TILE_ROWS, end = min(block_row + PAIR_ROWS, a.len);
-    int group = own_group();
+    int           b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS;
+    int           begin = attention_first_key(a, b, block_row, block_row) / TILE_ROWS * TILE_ROWS;
+    int           end = keys_end<FORM, PAIR_ROWS>(a, b, block_row), group = own_group();
+    StreamBiases *biases = (StreamBiases *)(shared + 1);
     if (threadIdx.x < 2 * STREAM_STAGES) {
         phases_init(&shared->full[0][threadIdx.x], COPYING);
         phases_init(&shared->free[0][threadIdx.x], 2 * MMA_WARPS);
@@ -123,9 +147,11 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (__shfl_sync(0xFFFFFFFFu, threadIdx.x / COPYING, 0) == 0)
-            stream_tiles<D>(a.k, b, g, shared->keys, shared->full[0], shared->free[0], begin, end);
+            stream_tiles<D>(a.k, b, g, shared->keys, shared->full[0], shared->free[0], begin, end, [&](int key, int stage) {
+                if (FORM == FORM_BIASED) biases->load(a, head, block_row - key, stage);
+            });
         else
-            stream_tiles<D>(a.v, b, g, shared->values, shared->full[1], shared->free[1], begin, end);
+            stream_tiles<D>(a.v, b, g, shared->values, shared->full[1], shared->free[1], begin, end, [](int, int) {});
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
@@ -137,12 +163,13 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
     float o[D / 8][4] = {}, s[16][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, shrink[2];
 
     const ScoreOf<CAP>  score(a);
-    const Reach         reach(a, b, row);
+    const Reach<FORM>   reach(a, b, row);
     Ring<STREAM_STAGES> of_keys, of_values;
     phase_wait(&shared->full[0][0], 0);
     begin_scores<D>(s, q, shared->keys[0]);
     wgmma_wait<0>();
     hold(s);
+    if (FORM == FORM_BIASED) biases->add(s, 0, first_row - block_row);
     if (leads) phase_arrive(&shared->free[0][0]);
     softmax_scores<true>(s, most, total, shrink, score, begin, reach.last, reach.first);
     as_left(p, s);
@@ -154,6 +181,7 @@ template <int D, bool CAP> static __device__ __forceinline__ void forward_block(
         begin_values<D>(o, p, shared->values[of_values.stage]);
         wgmma_wait<1>();
         hold(s);
+        if (FORM == FORM_BIASED) biases->add(s, of_keys.stage, first_row - block_row);
         if (leads) phase_arrive(&shared->free[0][of_keys.stage]);
         if (reach.masks(key))
             softmax_scores<true>(s, most, total, shrink, score, key, reach.last, reach.first);
@@ -378,11 +406,11 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
 
 #endif
 
-template <int D, bool CAP> static __global__ void __launch_bounds__(STREAM_THREADS, 1) wgmma_forward(AttentionDims a)
+template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(STREAM_THREADS, 1) wgmma_forward(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ __align__(1024) char stream[];
-    forward_block<D, CAP>(a, (StreamShared<D> *)stream);
+    forward_block<D, CAP, FORM>(a, (StreamShared<D> *)stream);
 #endif
 }
 
@@ -419,7 +447,7 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
     return OK;
 }
 
-template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStream_t stream)
+template <int D, bool CAP, int FORM = FORM_CAUSAL> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
     dim3 grid((unsigned)cuda_div_up(a->len, PAIR_ROWS), a->num_heads, a->batch);
     if constexpr (D > 128) {
@@ -427,8 +455,9 @@ template <int D, bool CAP> static Status forward(const AttentionDims *a, cudaStr
         TRY(allow_shared(wgmma_wide_forward<CAP>, bytes));
         wgmma_wide_forward<CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
     } else {
-        TRY(allow_shared((wgmma_forward<D, CAP>), sizeof(StreamShared<D>)));
-        wgmma_forward<D, CAP><<<grid, STREAM_THREADS, sizeof(StreamShared<D>), stream>>>(*a);
+        size_t bytes = sizeof(StreamShared<D>) + (FORM == FORM_BIASED ? sizeof(StreamBiases) : 0);
+        TRY(allow_shared((wgmma_forward<D, CAP, FORM>), bytes));
+        wgmma_forward<D, CAP, FORM><<<grid, STREAM_THREADS, bytes, stream>>>(*a);
     }
     return CUDA_LAUNCHED();
 }
@@ -451,7 +480,7 @@ template <bool CAP> static Status backward(const AttentionDims *a, cudaStream_t 
 bool attention_wgmma_there(void)
 {
     cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, wgmma_forward<128, false>) == cudaSuccess && attributes.ptxVersion == 90;
+    return cudaFuncGetAttributes(&attributes, wgmma_forward<128, false, FORM_CAUSAL>) == cudaSuccess && attributes.ptxVersion == 90;
 }
 
 /* The head dims that attention_wgmma_serves accepts. */
@@ -463,6 +492,10 @@ bool attention_wgmma_there(void)
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream)
 {
     if (!a->batch || !a->len) return OK;
+    if (attention_form(a) == FORM_OPEN)
+        return a->dim == 64 ? forward<64, false, FORM_OPEN>(a, stream) : forward<128, false, FORM_OPEN>(a, stream);
+    if (attention_form(a) == FORM_BIASED)
+        return a->dim == 64 ? forward<64, false, FORM_BIASED>(a, stream) : forward<128, false, FORM_BIASED>(a, stream);
     WITH_DIM(forward)
 }
 

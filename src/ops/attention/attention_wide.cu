@@ -100,9 +100,13 @@ template <bool CAP, int FORM> static __global__ void __launch_bounds__(MMA_THREA
     }
     BiasTiles<FORM == FORM_BIASED> biases = {bias_tile};
     int                            begin = least / TILE_ROWS * TILE_ROWS, soonest = FORM == FORM_CAUSAL ? row : last_key<FORM>(a, b, row);
+    DistanceAdder                  adder(v_tile + ELEMENTS);
+    const bool                     adds = FORM == FORM_BIASED && a.bias_parts;
+    if (adds) adder.begin(a);
     biases.fetch(a, head, row - begin);
     for (int key = begin; key < end; key += TILE_ROWS) {
         __syncthreads();
+        if (adds && key > begin) adder.add(a);
         load_tile<D>(k_tile, a.k, b, key, end, g);
         copy_commit();
         load_tile<D>(v_tile, a.v, b, key, end, g);
@@ -121,12 +125,14 @@ template <bool CAP, int FORM> static __global__ void __launch_bounds__(MMA_THREA
             query_gradients<true>(s, dp, score, lse2, delta, key, last, first);
         else
             query_gradients<false>(s, dp, score, lse2, delta, key, last, first);
+        if (adds) adder.keep(dp, warp * 16, a.len - row, row - key);
         uint32_t ds[4][4];
         as_left(ds, dp);
         mma_straight<D>(dq, ds, k_tile);
     }
     copy_wait<0>();
-    store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
+    if (adds) adder.store(a, b, head, row / TILE_ROWS, (int)gridDim.x);
+    if (FORM != FORM_BIASED || a.dq.data) store_rows<D>(a.dq, b, row + warp * 16, a.len, head, dq, a.scale, a.scale);
 }
 
 template <bool CAP, int FORM> static __global__ void __launch_bounds__(DKV_THREADS) wide_dkv(AttentionDims a)
@@ -192,10 +198,11 @@ template <bool CAP, int FORM> static Status backward(const AttentionDims *a, cud
 {
     size_t   bytes = 4 * ELEMENTS * sizeof(bf16);
     unsigned tiles = (unsigned)cuda_div_up(a->len, TILE_ROWS);
-    TRY(allow_shared((wide_dq<CAP, FORM>), bytes));
+    size_t   dq_bytes = bytes + (a->bias_parts ? sizeof(DistanceSums) : 0);
+    TRY(allow_shared((wide_dq<CAP, FORM>), dq_bytes));
     TRY(allow_shared((wide_dkv<CAP, FORM>), bytes));
     if (a->dk.data || a->dv.data) wide_dkv<CAP, FORM><<<dim3(tiles, a->num_kv_heads, a->batch), DKV_THREADS, bytes, stream>>>(*a);
-    if (a->dq.data) wide_dq<CAP, FORM><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, bytes, stream>>>(*a);
+    if (a->dq.data || a->bias_parts) wide_dq<CAP, FORM><<<dim3(tiles, a->num_heads, a->batch), MMA_THREADS, dq_bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
