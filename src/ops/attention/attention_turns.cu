@@ -43,6 +43,8 @@ template <int D, int FORM> static __host__ __device__ constexpr size_t turns_byt
 {
     return sizeof(TurnsShared<D>) + (FORM == FORM_CAUSAL ? 0 : sizeof(TurnsForm<FORM>));
 }
+static_assert(turns_bytes<128, FORM_OPEN>() <= 227 * 1024 && turns_bytes<64, FORM_BIASED>() <= 227 * 1024,
+              "a block's shared memory on 9.0");
 
 #if HAS_WGMMA
 
