@@ -7,17 +7,18 @@
 
 #include "base/cpu.h"
 #include "device/cpu/sgemm.h"
+#include "device/cpu/turn16.h"
 #include "device/cpu/turn8.h"
 
 #include <immintrin.h>
 #include <string.h>
 
 enum {
-    GROUP = 16,    /* rows or columns packed together */
-    UNROLLED = 4,  /* steps of a loop */
-    SUM_ROWS = 48, /* rows of sums passed to `take` at once, at most */
-    AHEAD = 1024,  /* few rows: elements that prefetches of b's columns into the L2 cache are ahead */
-    LINES = 4,     /* cache lines of a column that are prefetched at a time: memory is read in long pieces */
+    GROUP = TURN16, /* rows or columns packed together */
+    UNROLLED = 4,   /* steps of a loop */
+    SUM_ROWS = 48,  /* rows of sums passed to `take` at once, at most */
+    AHEAD = 1024,   /* few rows: elements that prefetches of b's columns into the L2 cache are ahead */
+    LINES = 4,      /* cache lines of a column that are prefetched at a time: memory is read in long pieces */
 };
 
 #define OPAQUE(x) __asm__("" : "+r"(x))
@@ -109,36 +110,6 @@ AMX static void amx_tile(int64_t depth, const void *a, const void *b, float *sum
     _tile_stored(1, sums + 16, stride);
     _tile_stored(2, sums + 16 * 32, stride);
     _tile_stored(3, sums + 16 * 32 + 16, stride);
-}
-
-/* Column i of 16 x 16 becomes row i. */
-WIDE static inline __attribute__((always_inline)) void turn16(__m512i x[GROUP])
-{
-    __m512i y[GROUP];
-#pragma GCC unroll 16
-    for (int i = 0; i < GROUP; i += 2) {
-        y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-        y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < GROUP; i += 4)
-#pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) {
-            x[i + 2 * j] = _mm512_unpacklo_epi64(y[i + j], y[i + j + 2]);
-            x[i + 2 * j + 1] = _mm512_unpackhi_epi64(y[i + j], y[i + j + 2]);
-        }
-#pragma GCC unroll 16
-    for (int i = 0; i < GROUP; i += 8)
-#pragma GCC unroll 4
-        for (int j = 0; j < 4; j++) {
-            y[i + j] = _mm512_shuffle_i32x4(x[i + j], x[i + j + 4], 0x88);
-            y[i + j + 4] = _mm512_shuffle_i32x4(x[i + j], x[i + j + 4], 0xdd);
-        }
-#pragma GCC unroll 16
-    for (int j = 0; j < 8; j++) {
-        x[j] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0x88);
-        x[j + 8] = _mm512_shuffle_i32x4(y[j], y[j + 8], 0xdd);
-    }
 }
 
 static inline int64_t least(int64_t a, int64_t b)
@@ -274,10 +245,15 @@ static const BgemmKernel pairs = {"AVX512_BF16", 12, 32, 2, pairs_pack_a, pairs_
 static const BgemmKernel amx = {"AMX", 32, 32, 2, amx_pack_a, amx_pack_b, amx_tile, amx_begin, amx_end};
 
 /* VDPBF16PS takes four times as long as a multiply-add on Intel's processors, and as long as one on AMD's. */
+static bool pairs_are_fast(void)
+{
+    return __builtin_cpu_is("amd");
+}
+
 int bgemm_kernels(const BgemmKernel **out)
 {
     int  count = 0;
-    bool has_pairs = cpu_has_bf16(), fast_pairs = __builtin_cpu_is("amd");
+    bool has_pairs = cpu_has_bf16(), fast_pairs = pairs_are_fast();
     if (cpu_amx()) out[count++] = &amx;
     if (has_pairs && fast_pairs) out[count++] = &pairs;
     if (cpu_avx512()) out[count++] = &avx512;
@@ -367,6 +343,39 @@ WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, 
     for (int r = 0; r < rows; r++) _mm512_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
 }
 
+#define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
+
+/* As few_wide, by VDPBF16PS: columns and rows of a are in its order of pairs, and need not become floats. */
+PAIRS static inline __attribute__((always_inline)) void few_pairs(const int rows, int64_t cols, int64_t k, const uint32_t *a,
+                                                                  int64_t a_stride, const BgemmCols *b, float *sums)
+{
+    static const Layout layout = {.order = chained};
+    __m512              sum[BGEMM_FEW];
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) sum[r] = _mm512_setzero_ps();
+    for (int64_t l = 0; l < k; l += BGEMM_BLOCK, a += GROUP) {
+        __m512i x[GROUP];
+        __m512  even[BGEMM_FEW], odd[BGEMM_FEW];
+        fetch_ahead(GROUP, l, b);
+        load_along(&layout, b->data + l, b->stride, cols, k - l, x);
+        turn16(x);
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) even[r] = odd[r] = _mm512_setzero_ps();
+#pragma GCC unroll 8
+        for (int p = 0; p < GROUP; p += 2)
+#pragma GCC unroll 4
+            for (int r = 0; r < rows; r++) {
+                const uint32_t *of_a = a + r * a_stride + p;
+                even[r] = _mm512_dpbf16_ps(even[r], (__m512bh)_mm512_set1_epi32((int)of_a[0]), (__m512bh)x[p]);
+                odd[r] = _mm512_dpbf16_ps(odd[r], (__m512bh)_mm512_set1_epi32((int)of_a[1]), (__m512bh)x[p + 1]);
+            }
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) sum[r] = _mm512_add_ps(sum[r], _mm512_add_ps(even[r], odd[r]));
+    }
+#pragma GCC unroll 4
+    for (int r = 0; r < rows; r++) _mm512_storeu_ps(sums + r * BGEMM_FEW_COLS, sum[r]);
+}
+
 /* A block of 8 columns with `depth` elements each, of which `cols` columns exist: in place, or padded with zeros in `filled`, whose stride
  * is set. */
 static inline const uint16_t *whole_block(const uint16_t *at, int64_t *stride, int64_t cols, int64_t depth, uint16_t filled[8][BGEMM_BLOCK])
@@ -429,6 +438,11 @@ WIDE static void run_few_wide(int rows, int64_t cols, int64_t k, const float *a,
     FEW_OF(few_wide, cols, k, a, a_stride, b, sums);
 }
 
+PAIRS static void run_few_pairs(int rows, int64_t cols, int64_t k, const uint32_t *a, int64_t a_stride, const BgemmCols *b, float *sums)
+{
+    FEW_OF(few_pairs, cols, k, a, a_stride, b, sums);
+}
+
 static void run_few_narrow(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums)
 {
     BgemmCols some = *b;
@@ -436,9 +450,43 @@ static void run_few_narrow(int rows, int64_t cols, int64_t k, const float *a, in
         FEW_OF(few_narrow, cols - j, k, a, a_stride, &some, sums + j);
 }
 
-void bgemm_few(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums)
+/* One row waits for memory either way, and longer by VDPBF16PS: loads that catch up with their prefetches leave fewer requests in flight.
+ */
+bool bgemm_few_paired(int64_t rows)
+{
+    return rows > 1 && cpu_has_bf16() && pairs_are_fast();
+}
+
+WIDE static void row_of_pairs(const uint16_t *row, int64_t k, float *to)
+{
+    __m512i order = _mm512_loadu_si512(chained);
+    for (int64_t l = 0; l < k; l += BGEMM_BLOCK, to += GROUP) {
+        __mmask32 there = k - l >= BGEMM_BLOCK ? UINT32_MAX : (1u << (k - l)) - 1;
+        _mm512_storeu_si512(to, _mm512_permutexvar_epi16(order, _mm512_maskz_loadu_epi16(there, row + l)));
+    }
+}
+
+static void row_of_floats(const uint16_t *row, int64_t k, float *to)
+{
+    for (int64_t i = 0; i < k; i++) {
+        uint32_t bits = (uint32_t)row[i] << 16;
+        memcpy(to + i, &bits, sizeof bits);
+    }
+    memset(to + k, 0, (size_t)(bgemm_depth(k) - k) * sizeof *to);
+}
+
+void bgemm_few_row(bool paired, const uint16_t *row, int64_t k, float *to)
+{
+    (paired ? row_of_pairs : row_of_floats)(row, k, to);
+}
+
+void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b,
+               float *sums)
 {
     unsigned before = flush_denormals();
-    (cpu_avx512() ? run_few_wide : run_few_narrow)(rows, cols, k, a, a_stride, b, sums);
+    if (paired)
+        run_few_pairs(rows, cols, k, (const uint32_t *)(const void *)a + from / 2, a_stride, b, sums);
+    else
+        (cpu_avx512() ? run_few_wide : run_few_narrow)(rows, cols, k, a + from, a_stride, b, sums);
     _mm_setcsr(before);
 }

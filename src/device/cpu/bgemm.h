@@ -72,7 +72,14 @@ typedef struct BgemmCols {
     int64_t         stride, left, jump;
 } BgemmCols;
 
+/* Whether bgemm_few reads rows of a as pairs of bf16, when a has `rows` rows. Else it reads floats. */
+bool bgemm_few_paired(int64_t rows);
+
+/* Stores a row of a, k elements, as bgemm_few reads it: in bgemm_depth(k) words. */
+void bgemm_few_row(bool paired, const uint16_t *row, int64_t k, float *to);
+
 /* Computes sums (rows, BGEMM_FEW_COLS) of `rows` rows of a (at most BGEMM_FEW) and `cols` columns of b (at most BGEMM_FEW_COLS) over depth
- * k, with the bits of tiles. Sums of columns from `cols` on are 0. Rows of a are floats, `a_stride` apart, and zeros from k to
- * bgemm_depth(k). */
-void bgemm_few(int rows, int64_t cols, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b, float *sums);
+ * [from, from + k), with the bits of tiles. `from` is a multiple of BGEMM_BLOCK. Sums of columns from `cols` on are 0. Rows of a were
+ * stored by bgemm_few_row, `a_stride` words apart; b begins at depth `from`. */
+void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b,
+               float *sums);

@@ -82,7 +82,8 @@ static size_t attention_cached_gpu_workspace(const Node *node, int sm)
 static void append_row(void *to, DType dtype, const void *row, DType from, int64_t count)
 {
     float part[TILE];
-    for (int64_t i = 0; i < count; i += TILE) {
+    if (dtype == from) memcpy(to, row, (size_t)dtype_bytes(dtype, count));
+    for (int64_t i = 0; i < count && dtype != from; i += TILE) {
         int64_t n = min_i64(TILE, count - i);
         dtype_decode(from, (const char *)row + dtype_bytes(from, i), n, part);
         dtype_encode(dtype, part, n, (char *)to + dtype_bytes(dtype, i));

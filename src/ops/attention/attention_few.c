@@ -4,6 +4,7 @@
  * of keys are added in order; values of a block are one chain over its keys, which is added to the sum so far. */
 #include "ops/attention/attention_few.h"
 
+#include "device/cpu/turn16.h"
 #include "device/cpu/turn8.h"
 #include "ops/vec.h"
 
@@ -14,6 +15,7 @@ enum {
     MOST_QUERIES = 4, /* heads of a group that are computed at once */
     KEYS = 16,        /* keys whose scores are computed at once */
     LINE = 64,        /* bytes of a cache line */
+    PAIRED = 32,      /* elements of bf16 in a register of AVX-512 */
     BLOCK = ATTENTION_BLOCK_K,
 };
 
@@ -21,6 +23,7 @@ typedef struct FewJob {
     const Attention *a;
     float           *scratch;
     int64_t          heads, parts; /* heads: query heads of a task; parts: tasks into which a group is divided */
+    int64_t          tasks;
 } FewJob;
 
 /* The queries of a task in f32, and their state so far. */
@@ -163,6 +166,91 @@ VEC_ROW void add_values(DType dtype, const int queries, const int vectors, const
     for (; d < dim; d += 8) add_columns(dtype, queries, 1, rows, keys, d, min_i64(8, dim - d), dim, exps, sum);
 }
 
+/* Scores of KEYS keys in bf16: adds to sums[i] the products of query i with the keys, one key a lane, over elements [d, d + n). A word
+ * holds two neighbouring elements of a key. */
+VEC_WIDE_ROW void add_pairs(const int queries, const void *const rows[KEYS], int64_t d, int64_t n, const float *q, int64_t dim,
+                            __m512 sums[MOST_QUERIES])
+{
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    __mmask32     there = n == PAIRED ? UINT32_MAX : (1u << n) - 1;
+    __m512i       x[TURN16];
+#pragma GCC unroll 16
+    for (int j = 0; j < KEYS; j++) x[j] = _mm512_maskz_loadu_epi16(there, (const uint16_t *)rows[j] + d);
+    turn16(x);
+#pragma GCC unroll 16
+    for (int p = 0; p < TURN16; p++) {
+        __m512 pair[2] = {_mm512_castsi512_ps(_mm512_slli_epi32(x[p], 16)), _mm512_castsi512_ps(_mm512_and_si512(x[p], upper))};
+#pragma GCC unroll 2
+        for (int l = 0; l < 2; l++) {
+            if (2 * p + l >= n) break;
+#pragma GCC unroll 4
+            for (int i = 0; i < queries; i++) sums[i] = _mm512_fmadd_ps(pair[l], _mm512_set1_ps(q[i * dim + d + 2 * p + l]), sums[i]);
+        }
+    }
+}
+
+/* As make_scores, for bf16. */
+VEC_WIDE_ROW void make_scores_paired(const int queries, const void *const rows[KEYS], int64_t dim, const float *q, float scale,
+                                     float *score)
+{
+    __m512  sums[MOST_QUERIES];
+    int64_t d = 0;
+#pragma GCC unroll 4
+    for (int i = 0; i < queries; i++) sums[i] = _mm512_setzero_ps();
+    for (; d + PAIRED <= dim; d += PAIRED) add_pairs(queries, rows, d, PAIRED, q, dim, sums);
+    if (d < dim) add_pairs(queries, rows, d, dim - d, q, dim, sums);
+#pragma GCC unroll 4
+    for (int i = 0; i < queries; i++) _mm512_storeu_ps(score + i * BLOCK, _mm512_mul_ps(sums[i], _mm512_set1_ps(scale)));
+}
+
+/* As add_columns, for `parts` times PAIRED elements in bf16; n: elements of the last part. Even and odd elements have sums of their own. */
+VEC_WIDE_ROW void add_columns_paired(const int queries, const int parts, const void *const *rows, int64_t keys, int64_t d, int64_t n,
+                                     int64_t dim, const float *exps, float *sum)
+{
+    const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+    const __m512i first = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i second = _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    __mmask32     there = n == PAIRED ? UINT32_MAX : (1u << n) - 1;
+    __m512        even[MOST_QUERIES][4], odd[MOST_QUERIES][4];
+#pragma GCC unroll 4
+    for (int i = 0; i < queries; i++)
+#pragma GCC unroll 4
+        for (int k = 0; k < parts; k++) even[i][k] = odd[i][k] = _mm512_setzero_ps();
+    for (int64_t j = 0; j < keys; j++)
+#pragma GCC unroll 4
+        for (int k = 0; k < parts; k++) {
+            __m512i x = _mm512_maskz_loadu_epi16(there, (const uint16_t *)rows[j] + d + k * PAIRED);
+            __m512  low = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)), high = _mm512_castsi512_ps(_mm512_and_si512(x, upper));
+#pragma GCC unroll 4
+            for (int i = 0; i < queries; i++) {
+                __m512 weight = _mm512_set1_ps(exps[i * BLOCK + j]);
+                even[i][k] = _mm512_fmadd_ps(low, weight, even[i][k]);
+                odd[i][k] = _mm512_fmadd_ps(high, weight, odd[i][k]);
+            }
+        }
+#pragma GCC unroll 4
+    for (int i = 0; i < queries; i++)
+#pragma GCC unroll 4
+        for (int k = 0; k < parts; k++) {
+            float    *to = sum + i * dim + d + k * PAIRED;
+            __mmask16 low = (__mmask16)there, high = (__mmask16)(there >> 16);
+            __m512    x = _mm512_permutex2var_ps(even[i][k], first, odd[i][k]), y = _mm512_permutex2var_ps(even[i][k], second, odd[i][k]);
+            _mm512_mask_storeu_ps(to, low, _mm512_add_ps(x, _mm512_maskz_loadu_ps(low, to)));
+            _mm512_mask_storeu_ps(to + 16, high, _mm512_add_ps(y, _mm512_maskz_loadu_ps(high, to + 16)));
+        }
+}
+
+/* As add_values, for bf16. */
+VEC_WIDE_ROW void add_values_paired(const int queries, const int parts, const void *const *rows, int64_t keys, int64_t dim,
+                                    const float *exps, float *sum)
+{
+    int64_t d = 0;
+    for (; d + PAIRED * parts <= dim; d += PAIRED * parts) add_columns_paired(queries, parts, rows, keys, d, PAIRED, dim, exps, sum);
+    for (; d + PAIRED * 2 <= dim; d += PAIRED * 2) add_columns_paired(queries, 2, rows, keys, d, PAIRED, dim, exps, sum);
+    for (; d + PAIRED <= dim; d += PAIRED) add_columns_paired(queries, 1, rows, keys, d, PAIRED, dim, exps, sum);
+    if (d < dim) add_columns_paired(queries, 1, rows, keys, d, dim - d, dim, exps, sum);
+}
+
 /* make_scores and add_values for a dtype and a number of queries, both compile-time constants. Each instance is its own function: inlined
  * into one, compilers would keep sums in memory. */
 typedef struct FewKernel {
@@ -179,10 +267,22 @@ typedef struct FewKernel {
     { \
         add_values(dtype, queries, vectors, rows, keys, dim, exps, sum); \
     }
+#define PAIRED_OF(name, queries, parts) \
+    VEC_WIDE static void name##_scores(const void *const rows[KEYS], int64_t dim, const float *q, float scale, float *score) \
+    { \
+        make_scores_paired(queries, rows, dim, q, scale, score); \
+    } \
+    VEC_WIDE static void name##_values(const void *const *rows, int64_t keys, int64_t dim, const float *exps, float *sum) \
+    { \
+        add_values_paired(queries, parts, rows, keys, dim, exps, sum); \
+    }
 #define NARROW
 #define KERNELS_OF(name, dtype, queries) \
     KERNEL_OF(NARROW, name##_narrow, dtype, queries, 2) \
     KERNEL_OF(VEC_WIDE, name##_wide, dtype, queries, 4)
+#define KERNELS_OF_BF16(queries, parts) \
+    KERNEL_OF(NARROW, bf16_##queries##_narrow, DT_BF16, queries, 2) \
+    PAIRED_OF(bf16_##queries##_wide, queries, parts)
 #define KERNEL_ROWS(name) \
     { \
         {name##_narrow_scores, name##_narrow_values}, \
@@ -194,9 +294,9 @@ typedef struct FewKernel {
 KERNELS_OF(f32_1, DT_F32, 1)
 KERNELS_OF(f32_2, DT_F32, 2)
 KERNELS_OF(f32_4, DT_F32, 4)
-KERNELS_OF(bf16_1, DT_BF16, 1)
-KERNELS_OF(bf16_2, DT_BF16, 2)
-KERNELS_OF(bf16_4, DT_BF16, 4)
+KERNELS_OF_BF16(1, 4)
+KERNELS_OF_BF16(2, 4)
+KERNELS_OF_BF16(4, 2)
 KERNELS_OF(f16_1, DT_F16, 1)
 KERNELS_OF(f16_2, DT_F16, 2)
 KERNELS_OF(f16_4, DT_F16, 4)
@@ -217,7 +317,7 @@ VEC_ROW void exponentials(const Attention *a, FewState *s, int64_t first, int64_
     for (int64_t i = 0; i < count; i++) {
         float *score = s->score + i * BLOCK, most = s->most[first + i], *sum = s->sum + (first + i) * s->v_dim;
         if (a->softcap > 0) vec_softcap(score, a->softcap, keys);
-        for (int64_t j = 0; j < keys; j++) most = score[j] > most ? score[j] : most;
+        most = fmaxf(most, vec_max(score, keys));
         float shrink = vec_exp_below(s->most[first + i] - most);
         total[i] = s->total[first + i] * shrink;
         s->most[first + i] = most;
@@ -258,28 +358,47 @@ static void add_sink(const Attention *a, int64_t head, float *most, float *total
     for (int64_t d = 0; d < a->v_dim; d++) sum[d] *= shrink;
 }
 
+/* A task: `count` query heads from `head` on, of group g of row b, which attend keys [key, end). */
+typedef struct FewTask {
+    int64_t b, g, head, count, key, end;
+} FewTask;
+
+static FewTask task_at(const FewJob *job, int64_t task)
+{
+    const Attention *a = job->a;
+    int64_t          part = task % job->parts, g = task / job->parts % a->num_kv_heads, b = task / job->parts / a->num_kv_heads;
+    int64_t          head = g * a->group + part * job->heads, count = min_i64(job->heads, (g + 1) * a->group - head);
+    return (FewTask){b, g, head, count, attention_first_key(a, b, 0), attention_own_key(a, b, 0) + 1};
+}
+
+/* Finds the keys of the block at `key`; behind the task's last block, the first keys of the task that this worker probably takes next. */
+static void find_keys(const FewJob *job, int64_t task, const FewTask *now, int64_t key, FewRows *out)
+{
+    bool    last = key >= now->end;
+    FewTask next = last && task + 1 < job->tasks ? task_at(job, task + 1) : *now;
+    find_rows(&job->a->k, next.b, last ? next.key : key, last && task + 1 == job->tasks ? 0 : next.end, next.g, out);
+}
+
 VEC_TASK(few_task)
 {
     const FewJob    *job = context;
     const Attention *a = job->a;
-    int64_t          part = task % job->parts, g = task / job->parts % a->num_kv_heads, b = task / job->parts / a->num_kv_heads;
-    int64_t          head = g * a->group + part * job->heads, count = min_i64(job->heads, (g + 1) * a->group - head);
-    FewState         s = few_start(a, b, head, count, job->scratch + worker * few_floats(a));
-    int64_t          key = attention_first_key(a, b, 0), end = attention_own_key(a, b, 0) + 1;
+    FewTask          t = task_at(job, task);
+    FewState         s = few_start(a, t.b, t.head, t.count, job->scratch + worker * few_floats(a));
     FewRows          k[2], v;
-    find_rows(&a->k, b, key, end, g, &k[0]);
+    find_rows(&a->k, t.b, t.key, t.end, t.g, &k[0]);
     for (int64_t j = 0; j < BLOCK; j += KEYS) fetch_rows(&a->k, &k[0], j);
-    for (int now = 0; key < end; key += v.count, now = !now) {
-        find_rows(&a->v, b, key, end, g, &v);
-        find_rows(&a->k, b, key + v.count, end, g, &k[!now]);
+    for (int64_t key = t.key, now = 0; key < t.end; key += v.count, now = !now) {
+        find_rows(&a->v, t.b, key, t.end, t.g, &v);
+        find_keys(job, task, &t, key + v.count, &k[!now]);
         add_block(a, &s, &k[now], &v, &k[!now], wide);
     }
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < t.count; i++) {
         float *sum = s.sum + i * a->v_dim;
-        if (a->sinks.data) add_sink(a, head + i, &s.most[i], &s.total[i], sum);
+        if (a->sinks.data) add_sink(a, t.head + i, &s.most[i], &s.total[i], sum);
         for (int64_t d = 0; d < a->v_dim; d++) sum[d] /= s.total[i];
-        if (a->o.data) vec_store_row(heads_at_mut(&a->o, b, 0, head + i), a->o.dtype, sum, a->v_dim);
-        if (a->lse) a->lse[b * a->num_heads + head + i] = s.most[i] + logf(s.total[i]);
+        if (a->o.data) vec_store_row(heads_at_mut(&a->o, t.b, 0, t.head + i), a->o.dtype, sum, a->v_dim);
+        if (a->lse) a->lse[t.b * a->num_heads + t.head + i] = s.most[i] + logf(s.total[i]);
     }
 }
 
@@ -291,5 +410,6 @@ void attention_run_few(const Attention *a, ThreadPool *pool, void *workspace)
         job.heads = div_up(job.heads, 2);
         job.parts = div_up(a->group, job.heads);
     }
-    pool_run(pool, a->batch * a->num_kv_heads * job.parts, few_task, &job);
+    job.tasks = a->batch * a->num_kv_heads * job.parts;
+    pool_run(pool, job.tasks, few_task, &job);
 }

@@ -22,7 +22,7 @@ bool gemm_by_few(const Gemm *g)
     return gemm_has_pairs(g) && (g->m <= MOST_ROWS || g->b.dtype != DT_BF16);
 }
 
-/* Floats of a's rows, each padded to whole blocks; and of a worker's scratch: a column as floats, then columns of b in bf16. */
+/* Words of a's rows, each padded to whole blocks; and floats of a worker's scratch: a column as floats, then columns of b in bf16. */
 static int64_t floats_of_rows(const Gemm *g)
 {
     return g->m * bgemm_depth(g->k);
@@ -42,16 +42,8 @@ typedef struct FewJob {
     const Gemm *gemm;
     float      *rows, *scratch; /* a's rows, for all workers; scratch of each worker */
     int64_t     cols, depth;    /* columns of a task; depth of a run */
+    bool        paired;         /* bgemm_few_paired */
 } FewJob;
-
-static void rows_to_floats(const Gemm *g, float *rows)
-{
-    int64_t stride = bgemm_depth(g->k);
-    for (int64_t i = 0; i < g->m; i++, rows += stride) {
-        vec_copy_in(rows, operand_at(&g->a, i, 0), DT_BF16, g->k);
-        memset(rows + g->k, 0, (size_t)(stride - g->k) * sizeof *rows);
-    }
-}
 
 /* Columns [col, col + cols) of b in bf16: in place, or in scratch. */
 static BgemmCols columns_of(const Gemm *g, int64_t col, int64_t cols, float *scratch)
@@ -96,7 +88,7 @@ static void few_task(void *context, int64_t task, int worker)
                 memcpy(sums[i], gemm_c_at(g, row + i, col), (size_t)cols * sizeof **sums);
             for (int64_t l = 0; l < g->k; l += job->depth) {
                 BgemmCols b = {columns.data + l, columns.stride, columns.left - l, columns.jump};
-                bgemm_few(rows, cols, min_i64(job->depth, g->k - l), job->rows + row * row_floats + l, row_floats, &b, run[0]);
+                bgemm_few(job->paired, rows, cols, l, min_i64(job->depth, g->k - l), job->rows + row * row_floats, row_floats, &b, run[0]);
                 for (int64_t i = 0; i < rows; i++)
                     for (int64_t j = 0; j < cols; j++) sums[i][j] = fmaf(run[i][j], factor, sums[i][j]);
             }
@@ -108,9 +100,9 @@ static void few_task(void *context, int64_t task, int worker)
 void gemm_run_few(const Gemm *g, ThreadPool *pool, void *workspace)
 {
     int    workers = pool_num_workers(pool);
-    FewJob job = {.gemm = g, .rows = workspace, .depth = grid_pairs_depth(g->k)};
+    FewJob job = {.gemm = g, .rows = workspace, .depth = grid_pairs_depth(g->k), .paired = bgemm_few_paired(g->m)};
     job.scratch = job.rows + floats_of_rows(g);
     job.cols = div_up(max_i64(1, div_up(g->n, FEW_TASKS * workers)), BGEMM_FEW_COLS) * BGEMM_FEW_COLS;
-    rows_to_floats(g, job.rows);
+    for (int64_t i = 0; i < g->m; i++) bgemm_few_row(job.paired, operand_at(&g->a, i, 0), g->k, job.rows + i * bgemm_depth(g->k));
     pool_run(pool, div_up(g->n, job.cols), few_task, &job);
 }
