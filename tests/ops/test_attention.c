@@ -483,11 +483,11 @@ static void cache_filled_in_pieces_equals_attention_at_once(void)
     for (size_t i = 0; i < sizeof cached / sizeof cached[0]; i++) fill_in_pieces(cached[i]);
 }
 
-/* Runs tokens [start, start + len) of one row over caches that hold the tokens before them; o (len, H D). */
-static void row_run(const AttentionAttrs *attrs, const float *qkv, int64_t start, int64_t len, int64_t last_page, float *o)
+/* Runs tokens [start, start + len) of one row over caches of a dtype that hold the tokens before them; o (len, H D). */
+static void row_run(const AttentionAttrs *attrs, DType dtype, const float *qkv, int64_t start, int64_t len, int64_t last_page, float *o)
 {
     const int64_t    wq = attrs->num_heads * attrs->head_dim, wk = attrs->num_kv_heads * attrs->head_dim, width = wq + 2 * wk;
-    const TensorType cache = type_make(DT_F32, 4, (int64_t)30, (int64_t)PAGE_LEN, attrs->num_kv_heads, attrs->head_dim);
+    const TensorType cache = type_make(dtype, 4, (int64_t)30, (int64_t)PAGE_LEN, attrs->num_kv_heads, attrs->head_dim);
     TensorType       in[NODE_MAX_IN] = {0};
     OpCase           c;
     RunOptions       run = {.want = ~0u, .poison = 0xFF};
@@ -500,10 +500,9 @@ static void row_run(const AttentionAttrs *attrs, const float *qkv, int64_t start
     for (int64_t i = 0; i < ROW_PAGES; i++) ((int32_t *)c.in[6].data)[i] = (int32_t)(last_page - i);
     *(int32_t *)c.in[5].data = (int32_t)start;
     for (int64_t t = 0; t < start; t++)
-        for (int64_t i = 0; i < wk; i++) {
-            int64_t to = ((last_page - t / PAGE_LEN) * PAGE_LEN + t % PAGE_LEN) * wk + i;
-            ((float *)c.in[3].data)[to] = qkv[t * width + wq + i];
-            ((float *)c.in[4].data)[to] = qkv[t * width + wq + wk + i];
+        for (int k = 0; k < 2; k++) {
+            int64_t to = ((last_page - t / PAGE_LEN) * PAGE_LEN + t % PAGE_LEN) * wk;
+            dtype_encode(dtype, qkv + t * width + wq + k * wk, wk, (char *)c.in[3 + k].data + dtype_bytes(dtype, to));
         }
     EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "row"));
     memcpy(o, c.out[0].data, c.out[0].bytes);
@@ -520,16 +519,20 @@ static void a_token_has_the_same_bits_alone_and_in_any_run(void)
         {.num_heads = 3, .num_kv_heads = 3, .head_dim = 6, .scale = -0.3},
         {.num_heads = 6, .num_kv_heads = 2, .head_dim = 40, .window = 150},
         {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128},
+        {.num_heads = 2, .num_kv_heads = 2, .head_dim = 104},
+        {.num_heads = 4, .num_kv_heads = 1, .head_dim = 72},
     };
-    const int64_t runs[][2] = {{309, 1}, {149, 1}, {144, 1}, {143, 1}, {0, 1}, {64, 1}, {63, 2}, {17, 40}, {100, 50}, {128, 20}};
-    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
-        const AttentionAttrs *attrs = &kinds[k];
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    const int64_t      runs[][2] = {{309, 1}, {149, 1}, {144, 1}, {143, 1}, {0, 1}, {64, 1}, {63, 2}, {17, 40}, {100, 50}, {128, 20}};
+    for (size_t k = 0; k < 3 * (sizeof kinds / sizeof kinds[0]); k++) {
+        const AttentionAttrs *attrs = &kinds[k / 3];
+        DType                 dtype = dtypes[k % 3];
         int64_t               out = attrs->num_heads * attrs->head_dim, width = out + 2 * attrs->num_kv_heads * attrs->head_dim;
         float *qkv = calloc((size_t)(LEN * width), 4), *whole = calloc((size_t)(LEN * out), 4), *part = calloc((size_t)(LEN * out), 4);
         for (int64_t i = 0; i < LEN * width; i++) qkv[i] = (float)(i * 7919 % 1013) / 500 - 1;
-        row_run(attrs, qkv, 0, LEN, 29, whole);
+        row_run(attrs, dtype, qkv, 0, LEN, 29, whole);
         for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
-            row_run(attrs, qkv, runs[i][0], runs[i][1], 21, part);
+            row_run(attrs, dtype, qkv, runs[i][0], runs[i][1], 21, part);
             EXPECT_INT(memcmp(part, whole + runs[i][0] * out, sizeof(float) * (size_t)(runs[i][1] * out)), 0);
         }
         free(qkv), free(whole), free(part);
