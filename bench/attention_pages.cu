@@ -1,12 +1,11 @@
-/* Decoding's attention on CUDA: what a layer does between its packed projections and its output projection (qkv_norm_rope, attention over
- * the pages), of 28 layers with caches of their own, in a graph; and the time that reading the keys and values takes at 4.2 TB/s. A hash
- * of what is made says whether another build makes the same bits.
+/* Decoding's attention on CUDA: the kernels of a layer between its packed projections and its output projection (qkv_norm_rope, attention
+ * over the pages). A CUDA graph runs 28 layers, each with its own cache. Also prints the time that reading the keys and values takes at 4.2
+ * TB/s, and a hash of the results, to compare the bits of two builds.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/attention_pages bench/attention_pages.cu \
  *       src/ops/attention/attention_pages.cu src/ops/attention/attention_pages_wgmma.cu src/ops/attention/qkv_norm_rope.cu \
  *       src/device/cuda/tensor_map.c -Lbuild -lsg_ir -lsg_data -lsg_base &&
- *   build/attention_pages [CASE]
- */
+ *   build/attention_pages [CASE] */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_pages.h"
 
@@ -20,7 +19,8 @@ typedef __nv_bfloat16 bf16;
 
 enum { LAYERS = 28, MOST_ROWS = 64, PAGE_LEN = 32, WARM = 3, RUNS = 10, FILL_THREADS = 256, TABLE_LEN = 8192 };
 
-/* Keys of a row before its token: all rows `keys`, or from keys to `most`, short ones often. */
+/* keys: number of keys of each row before its token. most: 0, or the largest number of keys: rows then have from `keys` to `most`, more of
+ * them few than many. */
 static const struct {
     const char *name;
     int         heads, kv_heads, dim, window, keys, most, room, rows;
@@ -44,7 +44,7 @@ static void check(cudaError_t error, const char *what)
     exit(1);
 }
 
-/* What the kernels' files want of the plugin. */
+/* Stands for the plugin's functions that the kernels' files call. */
 extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
 {
     check(error, what);
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
             bytes += 4.0 * read * c.kv_heads * c.dim;
         }
         std::vector<int32_t> pages((size_t)c.rows * t.row_pages);
-        int                  used = 1; /* page 0 is nobody's */
+        int                  used = 1; /* page 0 belongs to no row */
         for (int i = 0; i < c.room / PAGE_LEN; i++)
             for (int b = 0; b < c.rows; b++)
                 if (i * PAGE_LEN <= t.keys[b]) pages[(size_t)b * t.row_pages + i] = used++;

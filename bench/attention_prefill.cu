@@ -1,10 +1,9 @@
-/* Prefill's attention on CUDA: a chunk of a prompt over the pages of all that is before it, by warpgroup products and by mma.sync; whether
- * their bits are the same; TFLOP/s of the scores that count, beside those of training's kernel over a row as long.
+/* Prefill's attention on CUDA: a chunk of a prompt attends the pages of all earlier tokens, by warpgroup products and by mma.sync. Prints
+ * whether both give the same bits, and TFLOP/s (of unmasked scores only) beside those of training's kernel over a row of the same length.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/attention_prefill bench/attention_prefill.cu \
  *       src/ops/attention/attention_pages_wgmma.cu src/ops/attention/attention_wgmma.cu -x cu src/device/cuda/tensor_map.c \
- *       && build/attention_prefill [CASE]
- */
+ *       && build/attention_prefill [CASE] */
 #include "ops/attention/attention_mma.cuh"
 
 #define attention_pages_wgmma_serves(a) false
@@ -37,7 +36,7 @@ static void check(cudaError_t error, const char *what)
     exit(1);
 }
 
-/* What the kernels' files want of the plugin. */
+/* Stands for the plugin's functions that the kernels' files call. */
 extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
 {
     check(error, what);
@@ -113,9 +112,10 @@ int main(int argc, char **argv)
         bf16         *k = take<bf16>(cells), *v = take<bf16>(cells), *x = take<bf16>((size_t)total * cols), *o = take<bf16>(outs),
              *o2 = take<bf16>(outs);
         std::vector<int32_t> pages(row_pages);
-        for (int i = 0; i < row_pages; i++) pages[i] = num_pages - 1 - 2 * i; /* each its own, and unused ones between: they hold NaN */
+        for (int i = 0; i < row_pages; i++)
+            pages[i] = num_pages - 1 - 2 * i; /* pages aren't adjacent; the unused ones between them hold NaN */
         fill<<<1024, FILL_THREADS>>>(x, (int64_t)total * cols, 1);
-        for (int i = 0; i < row_pages; i++) { /* cells behind the last token hold NaN too */
+        for (int i = 0; i < row_pages; i++) { /* cells after the last token hold NaN too */
             int64_t at = (int64_t)pages[i] * PAGE_LEN * c.kv_heads * c.dim,
                     n = min(PAGE_LEN, total - i * PAGE_LEN) * (int64_t)c.kv_heads * c.dim;
             fill<<<64, FILL_THREADS>>>(k + at, n, 2 + i);

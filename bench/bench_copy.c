@@ -1,11 +1,11 @@
 /* Copies between host and device beside matrix products: measured milliseconds beside the simulated ones (run/timeline.h).
  *
- *   build/bench/bench_copy [DEVICE [LAYERS [WIDTH]]]     DEVICE: cuda, cpu, or null:GPU, which simulates alone (null:h200)
+ *   build/bench/bench_copy [DEVICE [LAYERS [WIDTH]]]     DEVICE: cuda, cpu, or null:GPU, which only simulates (null:h200)
  *
- * First the link by itself. Then chains of products x w^T, (T,W) to (T,4W) and back, in which weights lie in the host's memory and come
- * in ahead of use, two at a time, and results go out. Each is simulated twice: by the rates that planning has for the device, and by what
- * the link and the same chain without copies were just measured to take, which leaves the overlap alone to be judged. All must give
- * the bits of the chain without copies. */
+ * First measures the link alone. Then runs chains of products x w^T, (T,W) to (T,4W) and back. Weights are in the host's memory and are
+ * copied in ahead of use, two at a time; results are copied out. Each chain is simulated twice: with the device's rates that planning uses,
+ * and with the measured times of the link and of the same chain without copies. The second simulation shows how well the overlap is
+ * predicted. The results of all chains must have the bits of the chain without copies. */
 #include "base/philox.h"
 #include "ops/ops.h"
 #include "passes/layout.h"
@@ -18,31 +18,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 5, WEIGHTS = 4, BLOCK = 1 << 20, MAX_LAYERS = 256, COPIES = 16, SMALL = 64 /* times smaller, to find what any copy costs */ };
+enum { RUNS = 5, WEIGHTS = 4, BLOCK = 1 << 20, MAX_LAYERS = 256, COPIES = 16, SMALL = 64 /* large over small copies */ };
 
 typedef struct Bench {
     Device  *device;
-    bool     runs; /* the device does more than plan */
+    bool     runs; /* true: the device runs programs; false: it only plans */
     int      layers;
     int64_t  width;
-    double   link_in, link_out, copy_seconds; /* measured */
-    double   alone;                           /* seconds of the chain without copies; 0: unknown */
-    uint8_t *want;                            /* its result */
+    double   link_in, link_out; /* measured bytes per second */
+    double   copy_seconds;      /* measured: the part of a copy's time that doesn't depend on its size */
+    double   alone;             /* seconds of the chain without copies; 0: unknown */
+    uint8_t *want;              /* result of the chain without copies */
     bool     differs;
 } Bench;
 
-/* A chain's rows, and what is copied. */
+/* Number of a chain's rows, and which of its tensors are copied. */
 typedef struct Chain {
     int64_t tokens;
     bool    in;
-    int     out; /* every out'th result; 0: none */
+    int     out; /* every out'th result is copied out; 0: none */
 } Chain;
 
 typedef struct Case {
     Arena    arena;
     Plan    *plan;
     Program *program;
-    Session *session; /* NULL: of a device that only plans */
+    Session *session; /* NULL: the device only plans */
 } Case;
 
 /* ---- graphs ---- */
@@ -67,7 +68,7 @@ static Status add_copy(Graph *graph, Value *from, Space space, Stream stream, co
     return OK;
 }
 
-/* `count` copies from one value into another, again and again. */
+/* Adds `count` copies from one value into another. */
 static Status add_copies(Graph *graph, int64_t bytes, int count, Space from, Space to, Stream stream)
 {
     TensorType  type = type_make(DT_U8, 1, bytes);
@@ -83,13 +84,14 @@ static Status add_copies(Graph *graph, int64_t bytes, int count, Space from, Spa
     return OK;
 }
 
-/* The weight of layer `layer`: to 4W columns from W, or back. */
+/* The type of layer `layer`'s weight: even layers go from W columns to 4W, odd layers back. */
 static TensorType weight_type(const Bench *b, int layer)
 {
     return layer % 2 ? type_make(DT_BF16, 2, b->width, 4 * b->width) : type_make(DT_BF16, 2, 4 * b->width, b->width);
 }
 
-/* A weight comes in when the product before the last has read its own; a product waits until the result whose place it takes is out. */
+/* The copy of a weight waits for the product two layers before. A product waits until the result of two layers before, whose memory it
+ * reuses, is copied out. */
 static Status add_layer(Graph *graph, const Chain *chain, int layer, Value *weight, Value **x, Node **products, Node **outs)
 {
     Value *in[] = {*x, weight};
@@ -147,7 +149,7 @@ static void case_close(Case *c)
     arena_deinit(&c->arena);
 }
 
-/* Numbers that leave results about as large as x: zeros would multiply faster. */
+/* Fills the inputs with values that keep the results about as large as x: zeros would multiply faster. */
 static Status fill(Case *c)
 {
     uint16_t *block = malloc(BLOCK * sizeof *block);
@@ -172,7 +174,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The median of some runs, after one to warm up. */
+/* The median time of RUNS runs, after one run to warm up. */
 static Status time_case(Case *c, double *out_seconds)
 {
     double seconds[RUNS + 1];
@@ -189,7 +191,7 @@ static Status time_case(Case *c, double *out_seconds)
 
 /* ---- the link ---- */
 
-/* Seconds of `count` copies of so many bytes: in, out, or both at once; neither: within the device. */
+/* Seconds of `count` copies of `bytes` each: in, out, or both at once; neither: within the device. */
 static Status time_copies(const Bench *b, int64_t bytes, int count, bool in, bool out, double *out_seconds)
 {
     Case   c = {0};
@@ -204,7 +206,7 @@ static Status time_copies(const Bench *b, int64_t bytes, int count, bool in, boo
     return status;
 }
 
-/* Bytes a second and seconds a copy, from large and small ones. */
+/* Measures one direction with large and small copies: bytes per second, and the fixed seconds of a copy. */
 static Status measure_direction(const Bench *b, bool in, bool out, double *out_rate, double *out_each)
 {
     int64_t large = 8 * b->width * b->width, small = large / SMALL;
@@ -246,7 +248,7 @@ static double simulate(Case *c, const DeviceFacts *facts)
     return timeline.seconds;
 }
 
-/* By what was measured alone. */
+/* Simulates with measured rates only. */
 static double simulate_measured(const Bench *b, Case *c)
 {
     double       flops = b->layers * 8.0 * (double)type_rows(&graph_find(c->program->graph, "x")->type) * (double)(b->width * b->width);
@@ -255,7 +257,7 @@ static double simulate_measured(const Bench *b, Case *c)
     return simulate(c, &facts);
 }
 
-/* Whether an output has the bits of the chain without copies. */
+/* Sets *out_same to false if an output's bits differ from the chain without copies. */
 static Status compare(Bench *b, Case *c, const char *name, bool *out_same)
 {
     size_t   bytes = (size_t)type_bytes(&graph_output(c->program->graph, name)->type);
@@ -279,7 +281,7 @@ static void print_ms(bool known, double seconds)
         printf(" %10s", "-");
 }
 
-/* Simulated seconds, and how far they are from those measured. */
+/* Prints simulated seconds, and by how many percent they differ from the measured ones. */
 static void print_simulated(bool known, double simulated, double measured)
 {
     print_ms(known, simulated);

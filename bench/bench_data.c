@@ -3,8 +3,8 @@
  *
  *   bench_data MODEL_DIR ROWS.jsonl [megabytes] [threads] [rounds]
  *
- * ROWS.jsonl holds conversations, which are taken as they are, from the first again until there are enough bytes; or rows
- * of questions and answers, of which conversations of two turns are made, every pair another one.
+ * ROWS.jsonl holds conversations, which are repeated from the first until there are enough bytes. Or it holds rows
+ * of questions and answers: each conversation is then made of two of them, a different pair each time.
  *
  * Encoding alone: the same texts, rendered before and lying in memory, through tokenizer_encode, on as many threads. The two
  * take turns, so that other work on the machine meets both; the best round of each counts. */
@@ -28,7 +28,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* Of all threads of this process: what a busy machine doesn't blur. */
+/* CPU seconds of all threads of this process: other programs hardly change them. */
 static double cpu_now(void)
 {
     struct timespec time;
@@ -102,13 +102,13 @@ static void write_chats(const char *rows_path, const char *path, size_t bytes)
 typedef struct Encoding {
     const Tokenizer   *tokenizer;
     TokenizerScratch **scratches;
-    TokenIds          *ids; /* by worker */
+    TokenIds          *ids; /* ids, one list for each worker */
     StrBuf             text;
-    size_t            *begins; /* (count + 1) */
+    size_t            *begins; /* (count + 1) offsets */
     int64_t            count;
 } Encoding;
 
-/* What the conversations render to. */
+/* Renders all conversations to texts. */
 static void render_all(Encoding *e, const Template *tmpl, const char *path)
 {
     char   *paths[] = {(char *)path};
@@ -205,7 +205,7 @@ static void bench_loader(const char *dir)
 }
 
 typedef struct Figures {
-    double wall, cpu; /* seconds; 0: none yet */
+    double wall, cpu; /* best seconds so far; 0: none yet */
 } Figures;
 
 static void take_best(Figures *best, double wall, double cpu)

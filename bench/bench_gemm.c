@@ -1,4 +1,6 @@
-/* GEMMs at the shapes of two small models, through gemm_run as ops call it, beside one big GEMM on the same threads:
+/* GEMMs at the shapes of two small models, run by gemm_run as ops call it, beside one large GEMM on the same threads. Prints GFLOP/s with 1
+ * thread and with all (argv[1] of them), and GFLOP/s of the fastest of the given libraries. Then attention, the head's loss and decoding of
+ * single rows.
  * GFLOP/s for 1 thread and for all (argv[1]: how many), and of the fastest of some libraries, called whole. Attention,
  * the head's loss and decoding rows after them.
  *
@@ -17,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Their sgemm for C, and its numbers for row-major, plain and transposed matrices; oneDNN's takes letters. */
+/* The libraries' C function sgemm, and its codes for row-major, plain and transposed matrices; oneDNN's function takes letters. */
 enum { CBLAS_ROWS = 101, CBLAS_PLAIN = 111, CBLAS_TRANS = 112 };
 typedef void (*Cblas)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha, const float *a, int lda, const float *b,
                       int ldb, float beta, float *c, int ldc);
@@ -31,7 +33,7 @@ typedef struct Peer {
     void (*set_threads)(int threads);
 } Peer;
 
-/* Many short turns, of which the fastest counts: a busy machine slows most of them down, but hardly all. */
+/* Many short measurements, of which the fastest counts: a busy machine slows most of them, but hardly all. */
 enum { MOST_PEERS = 4, TURNS = 25, TURN_MS = 50, REST_US = 30000 };
 static Peer peers[MOST_PEERS];
 static int  num_peers;
@@ -75,7 +77,7 @@ static const Shape shapes[] = {
     {"decode 8 rows", 'y', 8, 256, 4096},
 };
 
-/* One thread: its CPU time, which other programs on the machine hardly change. More: wall time. */
+/* With one thread: its CPU time, which other programs on the machine hardly change. With more: wall time. */
 static double seconds_now(const ThreadPool *pool)
 {
     struct timespec t;
@@ -83,7 +85,7 @@ static double seconds_now(const ThreadPool *pool)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The fastest of what fits in `seconds`, at least `least` runs; the first isn't counted. */
+/* The fastest of the runs that fit into `seconds`, and at least `least` runs; the first isn't counted. */
 static double fastest_seconds(void (*run)(void *context), void *context, const ThreadPool *pool, double seconds, int least)
 {
     double best = 1e9, begin = seconds_now(pool);
@@ -97,7 +99,7 @@ static double fastest_seconds(void (*run)(void *context), void *context, const T
     return best;
 }
 
-/* In huge pages, as a training's memory is. */
+/* Allocates in huge pages, as training does. */
 static void *filled(DType dtype, int64_t numel)
 {
     enum { HUGE_PAGE = 1 << 21 };
@@ -149,13 +151,13 @@ static bool open_peer(const char *path)
     return true;
 }
 
-/* Ours and each library in turn: seconds of ours, and of the fastest library and which. */
+/* Measures our product and each library in turn: seconds of ours; seconds of the fastest library, and which library it is. */
 static void compare(GemmRun *run, double *out_ours, double *out_best, const Peer **out_peer)
 {
     *out_ours = *out_best = 1e9;
     for (int turn = 0; turn < TURNS; turn++)
         for (int i = -1; i < num_peers; i++) {
-            if (run->pool) usleep(REST_US); /* until threads of the one before have stopped spinning */
+            if (run->pool) usleep(REST_US); /* until the threads of the library before have stopped spinning */
             run->peer = i < 0 ? NULL : &peers[i];
             if (run->peer) run->peer->set_threads(pool_num_workers(run->pool));
             double taken = fastest_seconds(i < 0 ? run_gemm : run_peer, run, run->pool, 1e-3 * TURN_MS, 1);
@@ -221,7 +223,7 @@ static void run_op(void *context)
     if (run->op->cpu[0].run(&run->args) != OK) printf("%s\n", status_message());
 }
 
-/* One op at these input types on `pool`; ms. Integer inputs are 0, but labels are 1. */
+/* Milliseconds of one op with these input types on `pool`. Integer inputs are 0, labels are 1. */
 static double bench_op(const OpDef *op, const void *attrs, const TensorType *in, uint32_t want, ThreadPool *pool)
 {
     Arena      arena = {0};
@@ -268,7 +270,7 @@ typedef struct AttentionShape {
 static const AttentionShape attentions[] = {
     {8, 512, 4, 2, 64, 0}, {4, 512, 6, 6, 48, 0}, {1, 512, 8, 2, 128, 0}, {1, 4096, 4, 2, 64, 0}, {1, 2048, 4, 2, 64, 256}};
 
-/* GFLOP/s count pairs of a query and a key that it attends. */
+/* The FLOPs behind GFLOP/s count only pairs of a query and a key that it attends. */
 static void bench_attention(const AttentionShape *s, ThreadPool *pools[2])
 {
     const AttentionAttrs attrs = {.num_heads = s->heads, .num_kv_heads = s->kv_heads, .head_dim = s->dim, .window = s->window};
@@ -314,7 +316,8 @@ int main(int argc, char **argv)
     pools[1] = device_cpu_pool(device);
     bool all = argc < 3 || strcmp(argv[2], "attention");
     setvbuf(stdout, NULL, _IOLBF, 0);
-    setenv("KMP_BLOCKTIME", "10", 0); /* ms for which Intel's threads spin after their work; else 200, longer than a turn */
+    setenv("KMP_BLOCKTIME", "10",
+           0); /* ms for which Intel's threads spin after their work; the default, 200, is longer than a measurement */
     for (int i = 2; i < argc && all; i++)
         if (!open_peer(argv[i])) printf("no peer: %s has no sgemm that is known here\n", argv[i]);
     printf("kernels %s; %d threads reach %.0f GFLOP/s and %.1f GB/s\n", sgemm_kernel()->name, pool_num_workers(pools[1]), flops * 1e-9,

@@ -1,4 +1,5 @@
-/* Ops that move memory, at the shapes of two small models: GB/s by the op's own cost (each input read once, each output
+/* Ops that are bound by memory, at the shapes of two small models: GB/s by the op's own cost (each input read once, each output written
+ * once). Also the share of memcpy's GB/s on as many bytes with as many threads; the op and memcpy run in turn.
  * written once), and its part of what memcpy reaches on as many bytes with as many threads, in turns with it.
  *
  *   build/bench/bench_ops [threads [op]] */
@@ -57,7 +58,7 @@ static const Case cases[] = {
     {&op_adamw, {X(E), X(E), X(E), X(E), X(1), X(1), X(HYPER_COUNT), {DT_I64, 1, {STEP_COUNT}}, {DT_I64, 2, {1, SEGMENT_COLUMNS}}}, &adam},
 };
 
-/* One thread: its CPU time, which other programs on the machine hardly change. More: wall time. */
+/* With one thread: its CPU time, which other programs on the machine hardly change. With more: wall time. */
 static double seconds_now(const ThreadPool *pool)
 {
     struct timespec t;
@@ -81,7 +82,7 @@ static Status copy_run(const KernelArgs *args)
     return OK;
 }
 
-/* The fastest of the runs that fit in a turn, at least 5. The first isn't counted: it finds the caches as others left them. */
+/* The fastest of the runs that fit into a turn, at least 5. The first isn't counted: the caches still hold other data. */
 enum { TURNS = 4 };
 #define TURN_SECONDS 0.025
 static double fastest_seconds(KernelFn run, const KernelArgs *args)
@@ -99,8 +100,8 @@ static double fastest_seconds(KernelFn run, const KernelArgs *args)
     return best;
 }
 
-/* Tensors of a run lie one behind the other in huge pages, as a training's do. With each at the beginning of such a page adamw had a third
- * of its speed on an Intel. */
+/* Tensors of a run are placed one after another in huge pages, as in training. When each began at the start of a huge page, adamw reached a
+ * third of its speed on an Intel CPU. */
 typedef struct Memory {
     char  *base;
     size_t used;
@@ -109,7 +110,7 @@ typedef struct Memory {
 enum { MEMORY_BYTES = 1 << 28, HUGE_PAGE = 1 << 21, ALIGN = 256 };
 static Memory memory;
 
-/* Numbers as drawn at random, or those of i32 in order. */
+/* Fills a tensor with random values. Integers are in order if `ordered`. */
 static void *filled(const TensorType *type, bool ordered)
 {
     void *data = memory.base + memory.used;
@@ -127,14 +128,14 @@ static void *filled(const TensorType *type, bool ordered)
     return data;
 }
 
-/* The input where a training of these models has the result; -1: none. */
+/* Index of the input whose memory training of these models reuses for the result; -1: none. */
 static int lies_over(const OpDef *op)
 {
     if (op == &op_swiglu_bwd) return 1;
     return op == &op_rms_norm_bwd || op == &op_rope || op == &op_qkv_norm_rope_bwd ? 0 : -1;
 }
 
-/* Prints GB/s of the case with floats in `dtype`, and as a part of memcpy's. */
+/* Prints the case's GB/s with floats in `dtype`, and their share of memcpy's. */
 static void print_bandwidth(const Case *c, DType dtype, ThreadPool *pool)
 {
     Arena      arena = {0};

@@ -1,5 +1,5 @@
-/* The op sample on a device: microseconds a launch over a vocabulary of 151,936, with logits that the caches may hold and with four batches
- * of logits in turns, which they don't; and whether its ids are the CPU's.
+/* The op `sample` on a device: microseconds per launch over a vocabulary of 151,936, with one batch of logits, which the caches may hold,
+ * and with four batches in turn, which they don't. Also whether the chosen ids are the CPU's.
  *
  *   build/bench/bench_sample [cuda | cpu] */
 #include "base/philox.h"
@@ -79,7 +79,7 @@ static void make_node(Bench *b)
     for (int k = SAMPLE_OUT_LOGPROBS; k <= SAMPLE_OUT_BEST_LOGPROBS && !c->told; k++) b->node->out[k] = NULL;
 }
 
-/* Element i of input k, of 32 bits. */
+/* Element i of input k, as 32 bits. */
 static int32_t element(const Case *c, int k, int64_t i, const float *normal)
 {
     float    x = 0;
@@ -108,7 +108,7 @@ static int32_t element(const Case *c, int k, int64_t i, const float *normal)
     return bits;
 }
 
-/* Several copies of the logits, one of the rest. */
+/* Allocates several copies of the logits, and one of each other input. */
 static void make_tensors(Bench *b, const float *normal)
 {
     const DeviceApi *api = b->device->api;
@@ -157,7 +157,7 @@ static void bench_close(Bench *b)
     arena_deinit(&b->arena);
 }
 
-/* Seconds of one of so many launches, with as many copies of the logits in turns; the second time counts. */
+/* Seconds of one launch out of `repeats`, which read `copies` copies of the logits in turn. Runs three times; the last time counts. */
 static double seconds_of(Bench *b, int repeats, int copies)
 {
     const DeviceApi *api = b->device->api;
@@ -189,7 +189,7 @@ static double seconds_of(Bench *b, int repeats, int copies)
     return seconds / repeats;
 }
 
-/* Of one launch. */
+/* The ids of one launch. */
 static void ids_of(Bench *b, int32_t *ids)
 {
     (void)seconds_of(b, 1, 1);

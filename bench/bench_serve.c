@@ -1,14 +1,14 @@
-/* What a server of completions does under load: clients that ask again as soon as they are answered, with prompts and answers of mixed
- * lengths, half of them streaming.
+/* Measures a server of completions under load: clients that send the next request as soon as they are answered, with prompts and answers of
+ * mixed lengths, half of them streaming.
  *
  *   bench_serve [HOST:]PORT [--clients N] [--seconds S] [--stream SHARE] [--prompt-words A,B,...] [--max-tokens A,B,...]
  *               [--model NAME] [--key KEY] [--requests FILE]
  *
- * --requests: instead of random ones, each line of FILE once, which is the JSON of a request; it ends when all are answered. Without it
- * requests begin for S seconds (10), and those that have begun are waited for. The random requests are the same in every run.
+ * --requests: sends each line of FILE, the JSON of a request, once, and ends when all are answered. Without it random requests begin for S
+ * seconds (10), and requests that have begun are waited for. The random requests are the same in every run.
  *
- * Prints requests and tokens a second, errors, and seconds to the first token of streamed answers and to the last of all: median and the
- * 99th of a hundred. Exit status 1: there were errors, the first of which it prints, or no answer. */
+ * Prints requests and tokens per second and errors. Prints the median and the 99th percentile of two times: to the first token of streamed
+ * answers, and to the end of every answer. Exit status 1: there were errors, of which it prints the first, or no answer. */
 #include "base/json.h"
 
 #include <errno.h>
@@ -38,9 +38,9 @@ typedef struct Times {
 typedef struct Client {
     int    fd; /* -1: not connected */
     bool   waits, streams;
-    StrBuf request, in, body; /* in: bytes that came; body: of the answer, without chunk sizes */
-    size_t sent, read;        /* of request; of in, what stands in body */
-    double begin, first;      /* seconds; first token, 0: none yet */
+    StrBuf request, in, body; /* in: received bytes; body: of the answer, without chunk sizes */
+    size_t sent, read;        /* sent: bytes of `request`; read: bytes of `in` that are already in `body` */
+    double begin, first;      /* seconds; first: time of the first token, 0: none yet */
 } Client;
 
 typedef struct Load {
@@ -63,7 +63,7 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-/* 0 to below `below`. */
+/* A random integer from 0 to below - 1. */
 static int draw(Load *load, int below)
 {
     load->random = load->random * 6364136223846793005u + 1442695040888963407u;
@@ -138,7 +138,7 @@ static void disconnect(Client *client)
     client->fd = -1;
 }
 
-/* The answer is over, well (error NULL) or not. */
+/* Ends an answer: error is NULL if it succeeded. */
 static void end_answer(Load *load, Client *client, const char *error)
 {
     double end = now();
@@ -173,7 +173,7 @@ static void ask(Load *load, Client *client)
 
 /* ---- answers ---- */
 
-/* Counts the tokens that the answer tells of last. */
+/* Checks a whole answer; adds its last usage.completion_tokens to the load's count. Returns NULL or what is wrong. */
 static const char *judge(Load *load, Client *client, int status)
 {
     static const char key[] = "\"completion_tokens\":";
@@ -186,7 +186,7 @@ static const char *judge(Load *load, Client *client, int status)
     return NULL;
 }
 
-/* Takes the chunks that are whole; true: the last one has come. */
+/* Moves complete chunks from `in` to `body`; returns true after the last chunk. */
 static bool take_chunks(Client *client)
 {
     for (;;) {
@@ -201,7 +201,7 @@ static bool take_chunks(Client *client)
     }
 }
 
-/* What has come so far. */
+/* Handles the bytes received so far. */
 static void read_answer(Load *load, Client *client)
 {
     const char *head_end = client->in.len ? memmem(client->in.data, client->in.len, "\r\n\r\n", 4) : NULL;
@@ -250,7 +250,7 @@ static void serve_client(Load *load, Client *client, short events)
 
 /* ---- the run ---- */
 
-/* Returns the seconds that it took. */
+/* Returns the seconds that the load took. */
 static double run(Load *load)
 {
     struct pollfd waits[MOST_CLIENTS];

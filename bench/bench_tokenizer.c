@@ -1,11 +1,11 @@
-/* Tokenizer speed, and a driver that oracle scripts talk to.
+/* Tokenizer speed, and a driver for the oracle scripts.
  *
  *   bench_tokenizer speed DIR FILE [THREADS] [PART_BYTES]   MB/s of encoding FILE in parts, best of several runs
  *   bench_tokenizer encode DIR [special]     stdin: uint32 length, bytes, ...; stdout: uint32 count, int32 ids, ...
  *   bench_tokenizer decode DIR               stdin: uint32 count, int32 ids, ...; stdout: uint32 length, bytes, ...
  *   bench_tokenizer train OUT_DIR VOCAB_SIZE MIN_FREQUENCY THREADS FILE...   seconds; writes OUT_DIR/tokenizer.json
  *
- * Peer: HF tokenizers, beside it in tests/oracle/tokenizer_speed.py. */
+ * tests/oracle/tokenizer_speed.py measures HF tokenizers beside it. */
 #include "base/pool.h"
 #include "files/file.h"
 #include "text/bpe_train.h"

@@ -1,11 +1,10 @@
-/* Products of few rows on CUDA: those of a model's layers one after another in a graph, with weights of their own, by few_rows_bulk.cu and
- * by few_rows.cu, and with sums in parts; whether the bits of the first two are the same; and the time that reading the weights takes
- * at 4.2 TB/s.
+/* Products of few rows on CUDA: the products of a model's layers one after another in a graph, each with its own weights, by
+ * few_rows_bulk.cu, by few_rows.cu, and with sums in parts. Prints whether the first two give the same bits, and the time that reading the
+ * weights takes at 4.2 TB/s.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows bench/few_rows.cu \
  *       src/ops/products/few_rows.cu src/ops/products/few_rows_bulk.cu src/ops/products/few_rows_group.cu \
- *       -x cu src/device/cuda/tensor_map.c && build/few_rows [ROWS...]
- */
+ *       -x cu src/device/cuda/tensor_map.c && build/few_rows [ROWS...] */
 #include "ops/products/few_rows.h"
 
 #include <cuda_bf16.h>
@@ -33,7 +32,7 @@ static void check(cudaError_t error, const char *what)
     exit(1);
 }
 
-/* What the kernels' files want of the plugin. */
+/* Stands for the plugin's functions that the kernels' files call. */
 extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
 {
     check(error, what);
@@ -71,14 +70,14 @@ static Gemm product(bf16 *x, bf16 *w, bf16 *y, int m, int n, int k)
 
 enum How { BULK, BULK_PARTS, PLAIN };
 
-/* BULK_PARTS: products of few columns in four parts of k. */
+/* BULK_PARTS: products with few columns are summed in four parts of k. */
 static void run(const Gemm &g, How how, cudaStream_t stream)
 {
     RowsFusion parts = {how == BULK_PARTS && g.n <= MOST_SPLIT ? 4 : 1, false, false};
     if ((how == PLAIN ? few_rows_run(&g, stream) : few_rows_bulk_run(&g, g.n, &parts, stream)) != OK) exit(1);
 }
 
-/* Microseconds of all of them. */
+/* Microseconds of one replay of all products. */
 static double time_all(const std::vector<Gemm> &all, How how, cudaStream_t stream)
 {
     cudaGraph_t     graph;

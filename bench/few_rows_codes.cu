@@ -1,12 +1,11 @@
-/* Products of few rows with codes on CUDA: those of Qwen3-8B's layers one after another in a graph, with weights of their own, and the same
- * in bf16; the time that reading the weights takes at 4.2 TB/s; and whether the bits of these and other shapes are those that few_rows.cu
- * makes of the codes' numbers in bf16. Of one row also with the norms and SwiGLU of a layer in its products.
+/* Products of few rows with codes on CUDA: the products of Qwen3-8B's layers one after another in a graph, each with its own weights, and
+ * the same in bf16. Prints the time that reading the weights takes at 4.2 TB/s. Also whether these and other shapes give the bits that
+ * few_rows.cu gives for the codes decoded to bf16. With one row, also with the norms and SwiGLU of a layer fused into its products.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows_codes bench/few_rows_codes.cu \
  *       src/ops/products/few_rows_codes.cu src/ops/products/few_rows_codes_one.cu src/ops/products/few_rows_bulk.cu \
  *       src/ops/products/few_rows_group.cu src/ops/products/few_rows.cu -x cu src/device/cuda/tensor_map.c && build/few_rows_codes
- * [ROWS...]
- */
+ * [ROWS...] */
 #include "ops/products/few_rows.h"
 #include "ops/products/few_rows_codes.h"
 
@@ -31,7 +30,7 @@ static void check(cudaError_t error, const char *what)
     exit(1);
 }
 
-/* What the kernels' files want of the plugin. */
+/* Stands for the plugin's functions that the kernels' files call. */
 extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
 {
     check(error, what);
@@ -59,7 +58,7 @@ static __global__ void fill(bf16 *p, int64_t count, unsigned seed)
         p[i] = __float2bfloat16((float)((int)(hash(i, seed) % 2001) - 1000) * 1e-3f);
 }
 
-/* All codes but those of NaN where they are e4m3. */
+/* Fills with all codes, except NaN codes of e4m3. */
 static __global__ void fill_codes(uint8_t *p, int64_t count, bool e4m3)
 {
     int64_t step = (int64_t)gridDim.x * FILL_THREADS;
@@ -74,7 +73,7 @@ static __global__ void fill_scales(float *p, int count)
     for (int i = threadIdx.x; i < count; i += FILL_THREADS) p[i] = 1e-3f * (float)(1 + hash(i, 4) % 1000);
 }
 
-/* The numbers that codes (n, k) are: whole ones, or those times the scale of their tile. */
+/* Decodes codes (n, k): int8 codes to whole numbers, e4m3 codes times the scale of their tile. */
 static __global__ void decode(const uint8_t *codes, const float *scale, bf16 *numbers, int n, int k, bool e4m3)
 {
     int64_t step = (int64_t)gridDim.x * FILL_THREADS, tiles = (k + TILE - 1) / TILE;
@@ -110,7 +109,7 @@ static void run(const Gemm &g, cudaStream_t stream)
     if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, g.n, NULL, stream) : few_rows_codes_run(&g, stream)) != OK) exit(1);
 }
 
-/* The same as a layer has it: QKV and gate and up of the norm of a sum, gate and up joined. */
+/* Runs the product as a layer has it: QKV and gate/up read the norm of a sum, and SwiGLU joins gate and up. */
 static void run_fused(Gemm g, cudaStream_t stream)
 {
     RowsNorm   norm = {at.x, at.x + MOST_K, at.x + 2 * MOST_K, at.x + 3 * MOST_K, 1e-6f, 0};
@@ -122,7 +121,7 @@ static void run_fused(Gemm g, cudaStream_t stream)
     if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, rows, &fusion, stream) : few_rows_codes_one_run(&g, &fusion, stream)) != OK) exit(1);
 }
 
-/* Microseconds of all of them. */
+/* Microseconds of one replay of all products. */
 static double time_all(const std::vector<Gemm> &all, bool is_fused, cudaStream_t stream)
 {
     cudaGraph_t     graph;
@@ -147,7 +146,7 @@ static double time_all(const std::vector<Gemm> &all, bool is_fused, cudaStream_t
     return (double)ms * 1e3 / RUNS;
 }
 
-/* Sums in fp32, multiplied here where the scales are of columns. */
+/* Compares in fp32 results; scales of columns are multiplied here. */
 static bool same_bits(Gemm g, cudaStream_t stream)
 {
     size_t             count = (size_t)(g.m * g.n);
@@ -192,7 +191,7 @@ static void time_layers(DType dtype, int m, cudaStream_t stream)
     fflush(stdout);
 }
 
-/* Rows, columns and lengths at every edge. */
+/* Compares the bits at many other row counts, column counts and lengths. */
 static void compare(DType dtype, cudaStream_t stream)
 {
     static const int ns[] = {7, 50, 144, 2050, 6146, 20000}, ks[] = {80, 128, 528, 1152, 4096, 4224};

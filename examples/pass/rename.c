@@ -1,5 +1,5 @@
-/* rename: an activation is named after its layer and its op, whatever the model's author called it, so that the graphs of two models
- * can be compared as texts. */
+/* The pass `rename`: names each activation after its layer and its op, instead of the name that the model's author gave, so that the graphs
+ * of two models can be compared as texts. */
 #include "passes/pass.h"
 
 Status pass_rename(PassContext *context, Graph **graph)
