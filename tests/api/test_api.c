@@ -1,4 +1,4 @@
-/* The public header alone: what a binding does. Training, planning, evaluating and generating on a tiny model that it makes itself by
+/* Uses only the public header, as a binding does: trains, plans, evaluates and generates with a tiny model. The test makes the model by
  * training from scratch. */
 #include "surogate.h"
 
@@ -64,7 +64,7 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     if (status != SG_OK) test_fail(__FILE__, __LINE__, "%s", sg_message());
     if (status != SG_OK) return;
     EXPECT_INT(sg_model_encode(model, question, strlen(question), &ids, &num), SG_OK);
-    EXPECT_INT(num, strlen(question)); /* characters */
+    EXPECT_INT(num, strlen(question)); /* one token per character */
     EXPECT_INT(sg_model_decode(model, ids, num, &text), SG_OK);
     EXPECT_STR(text, question);
     sg_free(text);
@@ -92,7 +92,7 @@ static void a_model_encodes_evaluates_and_goes_on(void)
     sg_model_close(model);
 }
 
-/* Each row with its adapter, or none; a text is the same whatever the others have. */
+/* Each row names its adapter, or none. A row's text doesn't depend on the adapters of the other rows. */
 static void rows_choose_an_adapter(void)
 {
     static const char rows[] = "{\"ids\": [3, 4, 5], \"adapter\": \"b\"}\n{\"ids\": [3, 4, 5]}\n{\"ids\": [3, 4, 5], \"adapter\": \"a\"}\n";
@@ -131,7 +131,7 @@ static void rows_choose_an_adapter(void)
             sg_free(alone[i]);
         }
         sg_free(mixed);
-        /* Other calls are of the model alone. */
+        /* Calls other than generate_rows use the model without adapters. */
         static const int32_t     ids[] = {3, 4, 5};
         static const sg_sampling greedy = {0};
         int32_t                 *base, *again;
@@ -147,7 +147,7 @@ static void rows_choose_an_adapter(void)
     sg_model_close(model);
 }
 
-/* In few bits the losses are others, though near; what isn't there is refused. */
+/* With weights of fewer bits the losses differ, but not by much. Formats that don't exist are refused. */
 static void a_model_is_kept_in_few_bits(void)
 {
     static const int32_t ids[] = {3, 4, 5, 6, 7, 8};
@@ -175,7 +175,7 @@ static void a_model_is_kept_in_few_bits(void)
     EXPECT_CONTAINS(sg_message(), "options is NULL");
 }
 
-/* Rows in, lines out; the same after other calls, and beside other rows. */
+/* Rows in, lines out. A row's text is the same after other calls and beside other rows. */
 static void a_model_makes_texts_of_many_prompts(void)
 {
     static const char rows[] = "{\"prompt\": \"To be\", \"id\": 7}\n{\"ids\": [3, 4, 5]}\n";
@@ -224,7 +224,7 @@ static void a_model_makes_texts_of_many_prompts(void)
     sg_model_close(model);
 }
 
-/* A second base and an adapter of it: opened over the first one, there would be a warning. */
+/* Trains a second base, and an adapter of it. Opening that adapter over the first base would print a warning. */
 static void train_into(const char *folder, const char *more)
 {
     char        output[300];
@@ -305,7 +305,7 @@ static void *train_long(void *context)
     return NULL;
 }
 
-/* What is asked for while a run trains ends it, also when other work begins right behind; that work isn't stopped. */
+/* sg_interrupt ends the calls that are running, even if other work begins right after it; that work isn't interrupted. */
 static void an_interruption_ends_what_runs_and_nothing_else(void)
 {
     char output[300], log[300];
@@ -381,12 +381,12 @@ static void a_conversation_is_rendered_and_masked(void)
     sg_tokenizer_close(tokenizer);
 }
 
-/* A process whose numbers have a decimal comma, and whose months are German ones. */
+/* Switches the process to a German locale: decimal commas, German month names. False: no such locale can be made here. */
 static bool use_german(void)
 {
     char command[512], number[8];
     snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 2> /dev/null", dir);
-    int ignored = system(command); /* what it made is looked at */
+    int ignored = system(command); /* setlocale below shows whether it worked */
     (void)ignored;
     setenv("LOCPATH", dir, 1);
     if (!setlocale(LC_ALL, "de_DE.UTF-8")) return false;
@@ -418,7 +418,7 @@ static char *plan_with(const char *rate)
     return json ? json : strdup("");
 }
 
-/* The log of a run on two ranks, which are threads, less its times. */
+/* Trains on two ranks, which are threads, and reads the run's log without its times. */
 static void train_and_read(const char *name, char *out, size_t size)
 {
     const char *folder = under(name), *args[] = {under("run.yaml"), "learning_rate=1.5e-3", "gpus=2", "device=cpu", NULL};
@@ -455,7 +455,7 @@ static void the_callers_locale_changes_nothing(void)
     train_and_read("german", after, sizeof after);
     EXPECT_STR(after, before);
     snprintf(number, sizeof number, "%g", 1.5);
-    EXPECT_STR(number, "1,5"); /* the caller keeps it */
+    EXPECT_STR(number, "1,5"); /* the caller's locale is still in effect */
     free(german_text);
     free(german_plan);
     setlocale(LC_ALL, "C");

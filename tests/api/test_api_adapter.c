@@ -1,5 +1,5 @@
-/* Training that goes on from an adapter with settings of every kind, and such that begins with a part of the base: losses, norms and
- * tensors are those of PEFT in double precision (tests/oracle/make_adapters.py). */
+/* Training continued from an adapter, with adapter settings of every kind, and adapters initialised from a part of the base. Losses, norms
+ * and tensors are compared with PEFT in double precision (tests/oracle/make_adapters.py). */
 #include "surogate.h"
 
 #include "files/safetensors.h"
@@ -36,7 +36,7 @@ static void floats_of(const StFile *file, const char *name, float *out, int64_t 
     if (tensor) EXPECT_OK(st_to_f32(tensor, 0, count, out));
 }
 
-/* Batch `step` of the family's: what it points to stays. */
+/* Ids of batch `step` in the family's fixture. The memory belongs to `file`. */
 static const int32_t *ids_of(const StFile *file, const char *name, int step)
 {
     return (const int32_t *)st_find(file, name)->data + step * TOKENS;
@@ -78,7 +78,7 @@ static void drive(sg_trainer *trainer, const StFile *batches, int from, int end,
     }
 }
 
-/* The tensors of a file that `expected` has behind a prefix. Returns their number. */
+/* Compares the tensors of a file with those tensors of `expected` whose names begin with a prefix. Returns their number. */
 static size_t expect_tensors(const char *file, const StFile *expected, const char *prefix)
 {
     char    path[300];
@@ -138,7 +138,7 @@ static void expect_same_file(const char *a, const char *b)
     if (system(command) != 0) test_fail(__FILE__, __LINE__, "%s and %s differ", a, b);
 }
 
-/* The settings of make_adapters.py. */
+/* Opens a trainer with the settings of make_adapters.py. */
 static sg_trainer *open_beginning(const char *init, const char *output)
 {
     char        text[32];
@@ -163,7 +163,7 @@ static void expect_numbers(const StFile *expected, const char *init, const char 
     if (!(error < 1e-5)) test_fail(__FILE__, __LINE__, "%s is off by %g", name, error);
 }
 
-/* Ten steps of adapters that begin so, and the same from a checkpoint of the fifth on. */
+/* Ten steps of adapters that are initialised by `init`, and the last steps again from the checkpoint of the fifth. */
 static void expect_beginning(const char *init)
 {
     StFile     *expected = open_file(FIXTURES "/expected.safetensors"), *batches = open_file(QWEN3 "/expected.safetensors");

@@ -1,4 +1,4 @@
-/* Ids over a bare matrix by the public header alone. */
+/* Choosing ids from hidden states with a bare matrix, using only the public header. */
 #include "surogate.h"
 
 #include "test.h"

@@ -1,4 +1,5 @@
-/* Steps driven from outside: the same bits as a run on the same batches, checkpoints that either goes on from, and no way to crash it. */
+/* Steps driven by the caller: they give the same bits as a run on the same batches. A run and a trainer can each resume from the other's
+ * checkpoints. No call crashes. */
 #include "surogate.h"
 
 #include "test.h"
@@ -46,7 +47,7 @@ static void expect_ok(sg_status status, int line)
 }
 #define OKAY(call) expect_ok(call, __LINE__)
 
-/* What the tests open: run.yaml, an output folder, further settings: `more`, up to a NULL. */
+/* The arguments with which the tests open runs: run.yaml, an output folder, and the settings `more` up to a NULL. */
 typedef struct Args {
     const char *items[12];
     size_t      count;
@@ -80,7 +81,7 @@ static sg_trainer *open_trainer(const Args *args)
     return trainer;
 }
 
-/* Steps up to `end` as a run makes them. */
+/* Makes the steps from `from` to `end` as a run makes them. */
 static void drive(sg_trainer *trainer, sg_dataset *data, int64_t from, int64_t end)
 {
     sg_batch batch;
@@ -92,7 +93,7 @@ static void drive(sg_trainer *trainer, sg_dataset *data, int64_t from, int64_t e
             OKAY(sg_trainer_step_data(trainer, &batch));
         }
         OKAY(sg_trainer_update(trainer, (double)NAN));
-        if (s > from) OKAY(sg_trainer_result(trainer, &step)); /* a step late */
+        if (s > from) OKAY(sg_trainer_result(trainer, &step)); /* a result is asked for one step late */
     }
     OKAY(sg_trainer_result(trainer, &step));
     EXPECT_INT(step.step, end);
@@ -106,7 +107,7 @@ static void expect_same_file(const char *a, const char *b)
     if (system(command) != 0) test_fail(__FILE__, __LINE__, "%s and %s differ", a, b);
 }
 
-/* Without a word about targets. The caller's, for free. */
+/* Logits of a batch without targets. The caller frees the result. */
 static float *logits_of(sg_trainer *trainer, sg_batch batch)
 {
     sg_trainer_info info;
@@ -119,7 +120,7 @@ static float *logits_of(sg_trainer *trainer, sg_batch batch)
     return logits;
 }
 
-/* ln p of each target, as logits have it, is what a loss is the negative of; rows of padding are 0. */
+/* Losses must equal -ln p of each target as the logits give it; at padding they must be 0. */
 static void expect_losses_of_logits(sg_trainer *trainer, const sg_batch *batch, double near)
 {
     sg_trainer_info info;
@@ -141,7 +142,7 @@ static void expect_losses_of_logits(sg_trainer *trainer, const sg_batch *batch, 
     free(logits), free(losses);
 }
 
-/* near: of losses and of what logits say of them, by the loss. */
+/* near: largest relative difference between losses and the losses computed from logits. */
 static void compare_with_run(const char *name, const char *model_file, double near, const char *const *more)
 {
     char        run_dir[64], driven_dir[64], x[160], y[160];
@@ -156,7 +157,7 @@ static void compare_with_run(const char *name, const char *model_file, double ne
     sg_trainer *trainer = open_trainer(&of_driven);
     OKAY(sg_dataset_open(of_driven.items, of_driven.count, SG_TRAIN, &data));
     OKAY(sg_dataset_next(data, &batch));
-    OKAY(sg_trainer_losses(trainer, &batch, NULL, &loss, NULL)); /* which changes nothing, nor do logits */
+    OKAY(sg_trainer_losses(trainer, &batch, NULL, &loss, NULL)); /* neither this call nor logits change the training */
     free(logits_of(trainer, batch));
     drive(trainer, data, 0, 3);
     OKAY(sg_dataset_next(data, &batch));
@@ -171,7 +172,7 @@ static void compare_with_run(const char *name, const char *model_file, double ne
         snprintf(y, sizeof y, "%s/checkpoint-%d/%s", driven_dir, step, files[i % 2]);
         expect_same_file(x, y);
     }
-    /* on from the run's checkpoint, in the same trainer */
+    /* resumes from the run's checkpoint, in the same trainer */
     snprintf(x, sizeof x, "%s/checkpoint-3", run_dir);
     OKAY(sg_trainer_load(trainer, under(x)));
     drive(trainer, data, 3, STEPS);
@@ -201,7 +202,7 @@ static void so_has_one_in_fp8(void)
     compare_with_run("fp8", "model.safetensors", FP8, more);
 }
 
-/* A micro-batch is then of both ranks. */
+/* With several ranks a micro-batch holds the rows of all ranks. */
 static void so_has_one_of_several_ranks(void)
 {
     const char *more[] = {"device=cpu", "gpus=2", NULL}, *divided[] = {"device=cpu", "gpus=2", "zero_level=3", "model_dtype=bf16", NULL};
@@ -211,7 +212,7 @@ static void so_has_one_of_several_ranks(void)
     compare_with_run("three", "model.safetensors", FP8, three);
 }
 
-/* The settings of an adapter over what the first case trained. */
+/* Settings of an adapter; its base is the model that the first case trained. */
 static const char *const *adapter_settings(void)
 {
     static char        model[300];
@@ -284,10 +285,10 @@ static void gradients_are_those_of_the_mean_loss(void)
     sg_trainer_close(trainer);
 }
 
-/* What a trainer tells of a step of few rows: `micros` micro-batches of `rows`. */
+/* All that a trainer reports about one step with few rows. */
 typedef struct Told {
     sg_step step;
-    double  loss; /* of sg_trainer_losses */
+    double  loss; /* loss that sg_trainer_losses gives */
     float   losses[CELLS], *gradients[2], *weights[2];
     int32_t next;
 } Told;
@@ -321,7 +322,8 @@ static void tell(sg_trainer *trainer, Told *told)
     sg_free(out);
 }
 
-/* What several ranks tell is what one tells: rows beyond a batch of each, gradients and weights that lie divided, an incomplete step. */
+/* Several ranks report the same as one: with more rows than a batch of each rank, with divided gradients and weights, with an incomplete
+ * step. */
 static void ranks_tell_what_one_tells(void)
 {
     const char *one[] = {"device=cpu", "per_device_train_batch_size=4", NULL};
@@ -340,7 +342,7 @@ static void ranks_tell_what_one_tells(void)
     EXPECT_CONTAINS(sg_message(), "no micro-batch");
     EXPECT_INT(sg_trainer_load(trainer, "/nowhere"), SG_CHECKPOINT);
     EXPECT_CONTAINS(sg_message(), "no folder /nowhere");
-    tell(trainer, &told); /* which such mistakes don't hinder */
+    tell(trainer, &told); /* the refused calls above don't disturb it */
     sg_trainer_close(trainer);
     EXPECT_INT(told.step.trained, want.step.trained);
     EXPECT_INT(told.step.tokens, want.step.tokens);
@@ -369,7 +371,8 @@ static bool plans_logits(sg_trainer *trainer)
     return found;
 }
 
-/* Rows beyond a batch, short ones, documents in a row, padding; between gradients and update; wrong calls, and a trainer without them. */
+/* Cases: more rows than a batch, short rows, several documents in a row, padding; calls between gradients and update; wrong calls; a
+ * trainer opened without memory for logits. */
 static void logits_are_what_losses_follow_from(void)
 {
     const char     *one[] = {"whole_logits=true", NULL}, *many[] = {"whole_logits=true", "device=cpu", "gpus=2", "zero_level=3", NULL};
@@ -401,7 +404,7 @@ static void logits_are_what_losses_follow_from(void)
         OKAY(sg_trainer_backward(both[k]));
         if (k == 0) free(logits_of(trainer, batch));
         OKAY(sg_trainer_update(both[k], 1e-3));
-        if (k == 0) free(logits_of(trainer, batch)); /* of the new weights, before the result is asked for */
+        if (k == 0) free(logits_of(trainer, batch)); /* logits of the new weights, before the step's result is asked for */
         OKAY(sg_trainer_result(both[k], k ? &same : &step));
     }
     EXPECT(step.loss == same.loss && step.norm == same.norm && step.accuracy == same.accuracy);
@@ -422,7 +425,7 @@ static void logits_are_what_losses_follow_from(void)
     sg_trainer_close(trainer), sg_trainer_close(ranks), sg_trainer_close(none);
 }
 
-/* How many targets are what the trainer itself would say next. */
+/* Number of targets that the trainer itself would generate next. */
 static int64_t count_hits(sg_trainer *trainer, const sg_batch *batch)
 {
     sg_sampling greedy = {0};
@@ -439,7 +442,7 @@ static int64_t count_hits(sg_trainer *trainer, const sg_batch *batch)
     return hits;
 }
 
-/* In FP8, before a step has made scales, and of the same rows after one that changes nothing. */
+/* In FP8: evaluates before a step has made scales, then again after a step that changes nothing, on the same rows. */
 static void it_evaluates_before_the_first_step(void)
 {
     const char *more[] = {"recipe=fp8_hybrid", "model_dtype=bf16", NULL};
@@ -492,7 +495,7 @@ static void accuracy_is_of_the_likeliest_tokens(void)
     sg_trainer_close(trainer);
 }
 
-/* The standard deviation of the losses of all trained tokens of a step of two micro-batches. */
+/* Checks the standard deviation of all trained tokens' losses, in a step of two micro-batches. */
 static void loss_spread_is_of_token_losses(void)
 {
     Args        args = args_of("spread", (const char *const[]){"log_scalars=loss_spread", NULL});
@@ -522,7 +525,7 @@ static void loss_spread_is_of_token_losses(void)
     sg_trainer_close(trainer);
 }
 
-/* Two documents in one row are two rows of one. */
+/* Two documents in one row give the same as two rows of one document. */
 static void segments_keep_documents_apart(void)
 {
     Args        args = args_of("segments", NULL);
@@ -540,7 +543,7 @@ static void segments_keep_documents_apart(void)
     sg_trainer_close(trainer);
 }
 
-/* Norm of the gradients of a first step of `micros` micro-batches, all of whose rows are the same 8 tokens. */
+/* Norm of the gradients of a first step with `micros` micro-batches, all rows of which are the same 8 tokens. */
 static double norm_of(const int32_t *segments, int64_t rows, int64_t cols, int micros)
 {
     Args        args = args_of("masks", adapter_settings());
@@ -559,7 +562,8 @@ static double norm_of(const int32_t *segments, int64_t rows, int64_t cols, int m
     return step.norm;
 }
 
-/* However the caller numbers them: from 0 in each row, each micro-batch, or twice in a row. Numbers that are unique stay as they are. */
+/* However the caller numbers documents: from 0 in each row, from 0 in each micro-batch, or the same number twice in a row. Unique numbers
+ * are used as they are. */
 static void each_document_of_a_step_has_masks_of_its_own(void)
 {
     static const int32_t zeros[32], two[16] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
@@ -597,7 +601,7 @@ static void it_generates_plans_and_exports(void)
     for (size_t i = 0; i < num && i < num_again; i++) EXPECT_INT(out[i], again[i]);
     sg_free(again);
     sg_model_close(model);
-    /* the first token ends the text, however far behind it stands in the list */
+    /* an end token that is generated first ends the text, even if it is the last in a long list */
     FILE *config = fopen(under("export/model/generation_config.json"), "w");
     EXPECT(config && fprintf(config, "{\"eos_token_id\": [") > 0);
     for (int32_t id = 0; id < 40; id++)
@@ -687,11 +691,11 @@ static void wrong_batches_are_refused(void)
     OKAY(sg_trainer_drop(trainer));
     expect_refused(sg_trainer_backward(trainer), "no micro-batch");
     EXPECT_INT(sg_trainer_load(trainer, under("no-checkpoint")), SG_CHECKPOINT);
-    OKAY(sg_trainer_result(trainer, &step)); /* as before */
+    OKAY(sg_trainer_result(trainer, &step)); /* the update before the refused calls is unaffected */
     sg_trainer_close(trainer);
 }
 
-/* What can't be merged leaves nothing that looks like a model, and nothing in a folder that is there. */
+/* A failed export leaves nothing that looks like a model in a new folder, and nothing at all in an existing one. */
 static void an_export_that_fails_leaves_nothing(void)
 {
     Args        args = args_of("export-fails", adapter_settings());
@@ -709,7 +713,7 @@ static void an_export_that_fails_leaves_nothing(void)
     sg_trainer_close(trainer);
 }
 
-/* In one file or in several: no weights of the model that is replaced stay for readers to take. */
+/* In one file or in several: no weights of the replaced model remain for readers to load. */
 static void an_export_replaces_another(void)
 {
     static const char *several[] = {"max_shard_size=1MiB", NULL};
@@ -737,7 +741,7 @@ static void an_adapter_is_one_file(void)
     sg_trainer_close(trainer);
 }
 
-/* A folder that a run is writing is neither pruned nor written. */
+/* A folder that another run is writing is neither pruned nor written to. */
 static void the_folder_of_another_run_is_left_alone(void)
 {
     Args        args = args_of("taken", adapter_settings());
@@ -756,7 +760,7 @@ static void the_folder_of_another_run_is_left_alone(void)
     sg_trainer_close(trainer);
 }
 
-/* Gone back to an earlier checkpoint, the trainer's next one is the newest. */
+/* After returning to an earlier checkpoint, the trainer's next checkpoint counts as the newest. */
 static void checkpoints_of_a_branch_that_was_left_are_set_aside(void)
 {
     Args        args = args_of("branch", NULL);
@@ -767,7 +771,7 @@ static void checkpoints_of_a_branch_that_was_left_are_set_aside(void)
         drive(trainer, data, step, step + 1);
         OKAY(sg_trainer_save(trainer, NULL));
     }
-    EXPECT_INT(rename(under("branch/checkpoint-4"), under("branch/.checkpoint-4.replaced")), 0); /* as a kill may leave it */
+    EXPECT_INT(rename(under("branch/checkpoint-4"), under("branch/.checkpoint-4.replaced")), 0); /* a killed process may leave this */
     OKAY(sg_trainer_load(trainer, under("branch/checkpoint-4/")));
     OKAY(sg_trainer_load(trainer, under("branch/checkpoint-1")));
     drive(trainer, data, 1, 2);

@@ -1,6 +1,6 @@
-/* Every pairing of model_dtype, matmul_dtype, gradient_dtype and master_dtype (of adapters: lora_dtype): losses and gradient norms of three
- * steps beside those of tests/oracle/make_dtype_knobs.py, which rounds where docs/precision.md says that numbers are rounded. What is
- * refused says which keys don't go together. */
+/* Every combination of model_dtype, matmul_dtype, gradient_dtype and master_dtype (for adapters: lora_dtype). Losses and gradient norms of
+ * three steps are compared with tests/oracle/make_dtype_knobs.py, which rounds where docs/precision.md says. A refusal must name the keys
+ * that don't go together. */
 #include "base/json.h"
 #include "files/file.h"
 #include "surogate.h"
@@ -70,9 +70,9 @@ static sg_status open_row(const Row *row, sg_trainer **out)
     return sg_trainer_open(args, row->lora ? count : count - 1, out);
 }
 
-/* How far a number may lie from the oracle's, as a part of it. Where nothing is rounded that is fp32's own error. Else a value that lies
- * between two of a format may become one here and the other there. Later steps add up what that does to weights, and bf16 weights are
- * updated stochastically. */
+/* Largest relative difference from the oracle. If nothing is rounded, it is fp32's own error. Otherwise a value halfway between two values
+ * of a format may be rounded up here and down there. Later steps accumulate the effect on weights, and bf16 weights are updated
+ * stochastically. */
 static double most_of_loss(const Row *row, int step)
 {
     if (is(row->model, "fp32") && is(row->matmul, "fp32") && is(row->gradient, "fp32") && is(row->kept, "fp32")) return 1e-6;
@@ -129,7 +129,7 @@ static void train(const Row *row)
     sg_trainer_close(trainer);
 }
 
-/* The message names the gradients and what they don't go with. */
+/* The message must name gradient_dtype and the matmul_dtype that it doesn't go with. */
 static void refuse(const Row *row)
 {
     sg_trainer *trainer = NULL;

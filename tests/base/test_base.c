@@ -40,7 +40,7 @@ static void failures_carry_a_message(void)
     EXPECT_INT(strlen(status_message()), STATUS_MESSAGE_BYTES - 1);
     EXPECT(strncmp(status_message(), "p: aaa", 6) == 0);
     (void)status_fail(ERR_IO, "cut: %.4s, \u6f22, \xe9.txt, %.1s", "a\u6f22\u5b57",
-                      "\U0001f600"); /* whole characters and other bytes stay */
+                      "\U0001f600"); /* a character that is cut becomes '?'; whole characters and stray bytes stay */
     EXPECT_STR(status_message(), "cut: a\u6f22, \u6f22, ?.txt, ?");
     (void)status_fail(ERR_IO, "cut: %.3s|%.5s|\x80\xff", "a\u6f22\u5b57", "a\u6f22\u5b57");
     EXPECT_STR(status_message(), "cut: a?|a\u6f22?|\x80\xff");
@@ -90,7 +90,7 @@ static void strings_grow(void)
     EXPECT_INT(edit_distance("", "abc"), 3);
 }
 
-/* Edits by their definition: a letter more, less, another, or two neighbours swapped of which neither is edited again. */
+/* Edit distance by its definition: insert, delete or replace a letter, or swap two neighbours, neither of which is edited again. */
 static int slow_distance(const char *a, size_t m, const char *b, size_t n)
 {
     if (m == 0 || n == 0) return (int)(m + n);
@@ -102,7 +102,7 @@ static int slow_distance(const char *a, size_t m, const char *b, size_t n)
     return swapped < best ? swapped : best;
 }
 
-/* Texts of few letters, so that many are near. */
+/* Texts over few letters, so that many pairs are near each other. */
 static void edits_are_counted_as_defined(void)
 {
     char     text[2][8];
@@ -128,7 +128,7 @@ static void edits_are_counted_as_defined(void)
 static void bf16_rounds_to_nearest_even(void)
 {
     EXPECT_INT(bf16_from_f32(1.0f), 0x3F80);
-    EXPECT_INT(bf16_from_f32(1.0f + 0x1p-8f), 0x3F80); /* a tie, to even */
+    EXPECT_INT(bf16_from_f32(1.0f + 0x1p-8f), 0x3F80); /* a tie, rounded to even */
     EXPECT_INT(bf16_from_f32(1.0f + 3 * 0x1p-8f), 0x3F82);
     EXPECT_INT(bf16_from_f32(1.0f + 0x1.1p-8f), 0x3F81);
     EXPECT_INT(bf16_from_f32(INFINITY), 0x7F80);
@@ -274,7 +274,7 @@ static void quotas_make_up_cores(void)
     }
 }
 
-/* A group's limits and those of all above it: the least counts, wherever it stands. */
+/* The limits of a group and of all its ancestors: the smallest counts, at whatever level it is. */
 static void the_least_of_all_groups_counts(void)
 {
     static const char *const v2[] = {"", "/pods", "/pods/pod", "/pods/pod/job"};
@@ -295,7 +295,7 @@ static void the_least_of_all_groups_counts(void)
         EXPECT_INT(cgroup_quota_cores(dir, groups), 3);
         EXPECT_INT(cgroup_memory_limit(dir, groups), 1000000);
     }
-    write_text(dir, "self", "0::/not/seen/here\n"); /* a container: its own group is where groups are mounted */
+    write_text(dir, "self", "0::/not/seen/here\n"); /* in a container the own group is mounted as the root */
     write_text(dir, "cpu.max", "200000 100000");
     EXPECT_INT(cgroup_quota_cores(dir, groups), 2);
     write_text(dir, "self", "0::/../../other\n");
@@ -364,7 +364,7 @@ static void expect_hex(const uint8_t bytes[SHA256_BYTES], const char *want)
     EXPECT_STR(text, want);
 }
 
-/* FIPS 180-4's examples, RFC 4231's cases 2 and 6. */
+/* Examples of FIPS 180-4; cases 2 and 6 of RFC 4231. */
 static void sha256_gives_the_published_sums(void)
 {
     uint8_t sum[SHA256_BYTES], key[131];

@@ -1,8 +1,7 @@
-/* Number formats: every code and every rounding against a slow reference here, and against hashes of what other programs make
- * of the same values (tests/oracle/make_dtypes.py).
+/* Number formats: every code and every rounding is compared with a slow reference in this file, and with hashes of other programs' results
+ * (tests/oracle/make_dtypes.py).
  *
- * TEST_LONG=1: a hundred million random floats in place of a million.
- */
+ * TEST_LONG=1: a hundred million random floats in place of a million. */
 #include "base/dtype.h"
 
 #include "base/json.h"
@@ -21,11 +20,11 @@ typedef struct Code {
     int    code;
 } Code;
 
-static float decoded[MOST_CODES]; /* of the format at hand, by code */
-static Code  sorted[MOST_CODES];  /* the finite ones, ascending, zero once */
+static float decoded[MOST_CODES]; /* values of the current format's codes, by code */
+static Code  sorted[MOST_CODES];  /* finite values of the current format, ascending; zero once */
 static int   num_codes, num_sorted;
 
-/* One code an element, for formats of any width. */
+/* Encodes one element per code, for formats of any width. */
 static void encode(DType dtype, const float *values, int64_t numel, uint16_t *out)
 {
     for (int64_t i = 0; i < numel; i++) {
@@ -59,7 +58,7 @@ static void decode_all(DType dtype)
     qsort(sorted, (size_t)num_sorted, sizeof *sorted, compare);
 }
 
-/* The nearest finite value, of two as near the one with an even code, NF4: the lower one. */
+/* The nearest finite value. A tie goes to the value with the even code; in NF4 to the lower one. */
 static double nearest(DType dtype, float x)
 {
     int low = 0, high = num_sorted - 1;
@@ -75,13 +74,13 @@ static double nearest(DType dtype, float x)
     return sorted[low].code % 2 ? above : below;
 }
 
-/* Those with NaN; all of them but e4m3 have infinities too. */
+/* Formats with NaN; all of them except e4m3 have infinities too. */
 static bool has_specials(DType dtype)
 {
     return dtype == DT_F16 || dtype == DT_E4M3 || dtype == DT_E5M2;
 }
 
-/* What an infinity becomes: one that isn't finite, or the largest value where the format has none. */
+/* Whether `got` is a correct result for an infinity: infinite or NaN, or the largest value if the format has neither. */
 static bool is_from_infinity(DType dtype, float x, float got)
 {
     if (signbit(got) != signbit(x)) return false;
@@ -222,7 +221,7 @@ static void long_rows_are_as_single_values(void)
     }
 }
 
-/* NVFP4 has the even element of two in the low four bits, bitsandbytes' NF4 in the high ones. */
+/* In NVFP4 the element with the even index is in the low four bits; in bitsandbytes' NF4 in the high four bits. */
 static void two_elements_share_a_byte_in_the_stated_order(void)
 {
     const float values[4] = {1, -6, 0, 0.5f};
@@ -284,7 +283,7 @@ static void codes_of_random_floats_are_ml_dtypes_s(void)
     arena_deinit(&arena);
 }
 
-/* The mean of many roundings of a value, with each of 65,536 random numbers once, is the value: to a part of 2^-17 of a step. */
+/* Rounds a value with each of 65,536 random numbers once: the mean is the value, within 2^-17 of a step. */
 static void stochastic_rounding_of_small_floats_has_no_bias(void)
 {
     const SmallFloat formats[] = {small_e4m3(), small_e5m2(), small_e2m1()};

@@ -205,8 +205,8 @@ static void many_members_keep_order_and_find_duplicates(void)
     strbuf_deinit(&text);
 }
 
-/* A vocabulary of 2^17 keys that are one to an unseeded FNV-1a with 48 bits that count: each is 17 blocks, of each block one of
- * two. Comparing every key with all before it takes minutes. */
+/* An object of 2^17 keys that collide in an unseeded FNV-1a hash of 48 bits. Each key consists of 17 blocks, each chosen from two.
+ * Comparing every key with all keys before it would take minutes. */
 static void keys_made_to_collide_take_no_longer(void)
 {
     enum { BLOCKS = 17, BLOCK_BYTES = 6, MOST_SECONDS = 20 };

@@ -1,4 +1,4 @@
-/* Every byte that may follow is let through, and no other: against a reader by descent. */
+/* json_walk allows every byte that may come next, and no other: compared with a recursive descent parser. */
 #include "base/json.h"
 #include "base/json_walk.h"
 #include "base/philox.h"
@@ -14,7 +14,7 @@ static uint32_t draw(uint32_t text, uint32_t at, uint32_t purpose)
     return philox4x32(text, at, purpose, 0, 11).v[0];
 }
 
-/* Tries all 256 bytes behind text[0..len); returns one that is allowed, or -1. */
+/* Tries all 256 bytes after text[0..len); returns one that is allowed, or -1. */
 static int try_bytes(const JsonLimits *limits, const JsonWalk *walk, char *text, size_t len, uint32_t random)
 {
     int allowed[256], count = 0;
@@ -30,7 +30,8 @@ static int try_bytes(const JsonLimits *limits, const JsonWalk *walk, char *text,
     return count ? allowed[random % (uint32_t)count] : -1;
 }
 
-/* Texts that grow by allowed bytes: inside of strings and numbers mostly by letters of `alphabet`, so that no part is rare. */
+/* Texts that grow by allowed bytes. Inside strings and numbers most bytes are letters of `alphabet`, so that every part of the grammar is
+ * reached often. */
 static void expect_bytes(const JsonLimits *limits, const char *begin, uint32_t texts, size_t most)
 {
     static const char alphabet[] = "{}[]\",:\\u0178dDcCbeE+-.tfn \n\xC3\xA9\xED\x9F\xE2\x82\xF4\x8F\xF0\x90";
@@ -108,7 +109,7 @@ static void texts_are_what_the_reader_takes(void)
         JsonValue value;
         bool      whole = false, ok = json_parse(&arena, "text", texts[i], strlen(texts[i]), &value) == OK && value.type == JSON_OBJECT;
         bool      walked = walks(texts[i], strlen(texts[i]), &whole) && whole;
-        if (strcmp(texts[i], " { } ") == 0) ok = false; /* nothing follows the object here */
+        if (strcmp(texts[i], " { } ") == 0) ok = false; /* nothing may follow the object here */
         if (walked != ok) test_fail(__FILE__, __LINE__, "%s: %d, expected %d", texts[i], walked, ok);
         arena_deinit(&arena);
     }

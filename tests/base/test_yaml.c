@@ -33,7 +33,7 @@ static void trees_have_positions(void)
     EXPECT_STR(root->source, "r.yaml");
 }
 
-/* The text of key a, whatever else the document holds. */
+/* The text of key a, the document's first. */
 static const char *text_of_a(const char *text)
 {
     YamlNode *root;

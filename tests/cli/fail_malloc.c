@@ -1,5 +1,5 @@
-/* Preloaded: allocation number FAIL_ALLOC of the program itself, counted from 1, gives NULL, and so do all after it. Those of libraries
- * aren't counted. With FAIL_COUNT=FILE their number is written at the end. */
+/* Preloaded into a program: allocation number FAIL_ALLOC, counted from 1, returns NULL, and so do all later ones. Only calls from the
+ * program itself count, not calls from libraries. With FAIL_COUNT=FILE the number of allocations is written to FILE at exit. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ static long count, fail_at = -1;
 
 static int fails(const void *caller)
 {
-    static __thread int inside; /* dladdr may allocate */
+    static __thread int inside; /* dladdr may allocate: its allocations don't count */
     Dl_info             info;
     if (inside) return 0;
     inside = 1;

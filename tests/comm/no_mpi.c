@@ -1,3 +1,3 @@
-/* src/comm/mpi.c of a build without MPI, for test_no_mpi. */
+/* Compiles src/comm/mpi.c as a build without MPI does, for test_no_mpi. */
 #define USE_MPI 0
 #include "../../src/comm/mpi.c"

@@ -1,5 +1,5 @@
-/* Ranks as threads, and as processes that meet over TCP (here threads too, which share nothing but the sockets): what collectives give,
- * the same bits every time; and that one failure ends all, at once, wherever it strikes. */
+/* Ranks as threads, and as processes that meet over TCP (in this test threads too, which share only the sockets). Checks the results of
+ * collectives, with the same bits every time, and that one failure ends all ranks at once, wherever it happens. */
 #include "comm/comm.h"
 #include "test.h"
 
@@ -32,8 +32,8 @@ struct Team {
     int size;
     Status (*run)(Member *member);
     uint64_t seed;
-    int      culprit, moment; /* of cases where one fails */
-    int      port, listener;  /* of sockets */
+    int      culprit, moment; /* the rank that fails, and when */
+    int      port, listener;  /* of the sockets that ranks meet on */
     void (*change)(Member *member, CommMeeting *meeting);
     const CommLimits *limits;
     Member            members[MOST];
@@ -41,9 +41,9 @@ struct Team {
 
 #define SECRET "sixteen letters, or more"
 
-static bool over_sockets; /* the backend that teams use */
+static bool over_sockets; /* true: teams use the TCP backend; false: threads */
 
-/* A port that is free, and a socket that listens there. */
+/* Listens on a free port. Returns the socket. */
 static int listen_somewhere(int *out_port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -111,7 +111,7 @@ static bool is_whole(DType dtype)
     return dtype == DT_I32 || dtype == DT_I64;
 }
 
-/* Element i of rank r's data of this round: any rank can say it. */
+/* Element i of rank r's data in this round: every rank can compute it. */
 static double element(uint64_t seed, int rank, int64_t i, DType dtype)
 {
     uint32_t bits = draw(seed ^ (uint64_t)rank << 32, (uint64_t)i);
@@ -137,7 +137,7 @@ static void fill(void *data, uint64_t seed, int rank, int64_t count, DType dtype
     }
 }
 
-/* What a reduction of element i must be, added in the plainest way; to code. */
+/* Computes the expected result of reducing element i, added in rank order, into `code`. */
 static void expected(uint64_t seed, int size, int64_t i, DType dtype, CommReduce reduce, void *code)
 {
     float   sum = 0;
@@ -312,7 +312,7 @@ static void a_failure_at_any_moment_ends_all_and_is_named(void)
     }
 }
 
-/* Several fail: the first is named by all, whichever it is. */
+/* Several ranks fail: every rank names the same one, the first, whichever that is. */
 static Status many_fail(Member *member)
 {
     char why[32];
@@ -379,7 +379,8 @@ static void a_rank_that_stands_still_is_named_and_ends_all(void)
     expect_all_named(&team, ERR_RANK, "in phase saving");
 }
 
-/* Slower than the limit of those who never were slow, but every step as slow as the one before: it is waited for. */
+/* The rank takes longer than the limit that holds for ranks that were never slow. But each of its steps takes as long as the one before, so
+ * the others wait for it. */
 static Status is_slow_and_moves(Member *member)
 {
     comm_beat(member->comm, "slow");
@@ -404,10 +405,10 @@ static void tell(void *context)
     atomic_fetch_add(&told, *(int *)context);
 }
 
-/* A rank that waits in its device's collective is in no call here: on_end wakes it. */
+/* A rank that waits in its device's collective isn't in a call of comm: the function given to on_end wakes it. */
 static Status waits_elsewhere(Member *member)
 {
-    static int one = 1, none = 1000; /* told after this call where it fails early */
+    static int one = 1, none = 1000; /* static: if the barrier fails, `tell` may read them after this function returned */
     comm_on_end(member->comm, tell, &none);
     comm_on_end(member->comm, tell, &one);
     TRY(comm_barrier(member->comm));
@@ -525,7 +526,8 @@ static void a_port_in_use_is_named(void)
     close(fd);
 }
 
-/* A process of rank 0, which may have so many open files, and one of all others. part: of the message; "": they meet. */
+/* Forks rank 0, with these limits of open files, and a process of all other ranks. part: expected in rank 0's message; "": all ranks
+ * meet. */
 static void meet_with_limits(rlim_t soft, rlim_t hard, const char *part)
 {
     enum { RANKS = 60 };
@@ -561,14 +563,14 @@ static void meet_with_limits(rlim_t soft, rlim_t hard, const char *part)
     close(pipes[1]);
 }
 
-/* Rank 0 has two connections to each of the others. */
+/* Rank 0 has two connections to each other rank. */
 static void more_ranks_than_open_files_are_told(void)
 {
     meet_with_limits(40, 1024, "");
     meet_with_limits(40, 40, "can't take the next: Too many open files: this process may have 40");
 }
 
-/* Strangers who connect and say nothing, or anything, don't keep ranks from meeting. */
+/* Strangers that connect and send nothing, or send garbage, don't keep the ranks from meeting. */
 static void *make_noise(void *argument)
 {
     Team              *team = argument;
@@ -603,7 +605,7 @@ static void strangers_are_no_hindrance(void)
     over_sockets = false;
 }
 
-/* A process that is killed, or stopped: the others end within 10 s, and name it. */
+/* One process is killed or stopped: the others end within 10 s, and name it. */
 static void one_of_three_processes_gets(int signal_number, int victim, const char *part)
 {
     int   port, listener = listen_somewhere(&port), pipes[3][2];

@@ -1,4 +1,5 @@
-/* Ranks of processes that mpirun starts; skipped where there is none. The test starts itself, with what each process does as argument. */
+/* Ranks of processes that mpirun starts; skipped without mpirun. The test starts itself with an argument that says what each process
+ * does. */
 #include "comm/comm.h"
 #include "test.h"
 
@@ -7,7 +8,7 @@
 
 enum { HERE = 2, PROCESSES = 2 };
 
-static bool leaves; /* the last process ends without a word */
+static bool leaves; /* the last process exits without telling the others */
 
 static void *be_rank(void *argument)
 {
@@ -38,7 +39,7 @@ static int be_process(void)
     return 0;
 }
 
-/* MPI itself loses memory: leaks are not looked for. */
+/* MPI itself leaks memory, so leak detection is off. */
 static bool run_processes(const char *what, char *out, size_t size)
 {
     char    self[2048], command[4096];

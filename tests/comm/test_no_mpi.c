@@ -1,4 +1,4 @@
-/* A program built with USE_MPI=OFF, under each mpirun. */
+/* A program built with USE_MPI=OFF, started as each kind of mpirun starts it. */
 #include "comm/comm.h"
 
 #include "test.h"

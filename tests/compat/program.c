@@ -1,5 +1,5 @@
-/* A program of an older version's header: trains a model with a loss and inputs of its own, then a shipped one on its data set, and prints
- * what came out. Behind each structure that the library fills stand bytes that it must leave alone. */
+/* A program written for an older header: trains a model that has its own loss and inputs, then a shipped model on its data set, and prints
+ * the results. Guard bytes follow each structure that the library fills; the library must not write them. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

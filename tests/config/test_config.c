@@ -1,4 +1,4 @@
-/* The run file: values, problems, overrides, other tools' names, and what is printed from the table. */
+/* The run file: values, problems, overrides, names of other tools' keys, and the texts generated from the table. */
 #include "base/json.h"
 #include "config/options.h"
 #include "files/file.h"
@@ -218,7 +218,7 @@ static void a_leading_tilde_is_the_home_folder(void)
     EXPECT_FAILS(parse("dataset_cache_dir: ~other/x\n", NULL, NULL), ERR_INVALID, "dataset_cache_dir: only a leading ~/");
 }
 
-/* The warnings of a run file, a line each. */
+/* The warnings of a run file, one per line. */
 static const char *warnings_of(const char *text, const char *override)
 {
     static StrBuf lines;
@@ -258,7 +258,7 @@ static void keys_without_effect_are_named_and_why(void)
         {"recipe: fp8-hybrid\nlora: true\nqlora: fp8\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
         {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
-        {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* ask for nothing */
+        {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* such values ask for nothing: no warning */
         {"num_epochs: 2\nwarmup_ratio: 0.1\n", "max_steps=5", "run.yaml:1:13: num_epochs: no effect when max_steps is set\n"},
         {"num_epochs: 2\nmax_steps: -1\n", NULL, ""},
         {"cooldown_steps: 3\nfinal_lr_fraction: 0.1\n", NULL,
@@ -296,7 +296,7 @@ static void keys_without_effect_are_named_and_why(void)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) EXPECT_STR(warnings_of(cases[i][0], cases[i][1]), cases[i][2]);
 }
 
-/* The table's words are choices of the other key, and other key and key are of one scope. */
+/* The words of a need's `values` are choices of the other key, and both keys have the same scope. */
 static void needs_name_values(void)
 {
     for (size_t i = 0; i < num_option_needs; i++) {
@@ -310,7 +310,7 @@ static void needs_name_values(void)
             for (size_t k = 0; k < num_choices && !known; k++)
                 known = options[need->other].limits.words && strcmp(choices[k].set, options[need->other].limits.words) == 0 &&
                         strcmp(choices[k].text, word) == 0;
-            char *end; /* of a number that the key takes */
+            char *end; /* end of a number that the key accepts */
             long  number = strtol(word, &end, 10);
             if (options[need->other].kind == KIND_INT && !*end)
                 known = (double)number >= options[need->other].limits.min && (double)number <= options[need->other].limits.max;
@@ -319,7 +319,7 @@ static void needs_name_values(void)
     }
 }
 
-/* Several names of one key: the same is said twice, or the one that asks for nothing gives way. */
+/* Several names of one key: they must agree, except that a name that asks for nothing gives way to the other. */
 static void names_of_one_key_agree(void)
 {
     static const struct {
@@ -356,7 +356,7 @@ static void other_tools_names_are_read_and_noted(void)
     EXPECT(!strstr(config.notes, "wandb_name"));
 }
 
-/* Lines of the examples of Axolotl, LLaMA-Factory, Trainer and Unsloth. */
+/* Lines from the examples of Axolotl, LLaMA-Factory, Trainer and Unsloth. */
 static void other_tools_keys_are_answered(void)
 {
     EXPECT_OK(parse("base_model: m\nmodel_type: AutoModelForCausalLM\nload_in_8bit: false\nstrict: false\nfp16:\nbf16: auto\ntf32: true\n"
@@ -384,7 +384,7 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.datasets.items[0].train_on, OPT_TRAIN_ON_ASSISTANT);
     EXPECT_STR(config.datasets.items[0].split, "train");
     EXPECT_CONTAINS(config.notes, "ignored, as they change nothing here: stage, special_tokens, datasets[0].train_on_eos\n");
-    /* QLoRA as Axolotl, LLaMA-Factory and the first Surogate write it. */
+    /* QLoRA in the spelling of Axolotl, of LLaMA-Factory and of the first Surogate. */
     static const char axolotl[] =
         "adapter: qlora\nload_in_4bit: true\nload_in_8bit: false\nbnb_4bit_quant_type: nf4\nbnb_4bit_use_double_quant: true\n"
         "bnb_4bit_compute_dtype: bfloat16\nbnb_config_kwargs: {bnb_4bit_use_double_quant: true}\n";
@@ -405,12 +405,12 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.qlora, OPT_QLORA_NVFP4);
     EXPECT_OK(parse("adapter: qlora\n", "qlora=none", NULL));
     EXPECT_INT(config.qlora, OPT_QLORA_NONE);
-    /* Trainer's false is no mixed precision: fp32. */
+    /* In Trainer, bf16: false and fp16: false mean no mixed precision: fp32. */
     EXPECT_OK(parse("bf16: false\nfp16: false\n", NULL, NULL));
     EXPECT_INT(config.model_dtype, OPT_FLOAT_FP32);
     EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
     EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help,
-                    "Activation gradients and inputs of backward products"); /* not those of weights */
+                    "Activation gradients and inputs of backward products"); /* the help doesn't speak of weight gradients */
     EXPECT_OK(parse("recipe: nvfp4\nfp4_backend: cudnn\n", NULL, NULL));
     EXPECT_OK(parse("recipe: fp8_hybrid\nfp8_amax_history: 16\n", NULL, NULL));
     EXPECT_INT(config.recipe, OPT_RECIPE_FP8_HYBRID);
@@ -449,13 +449,13 @@ static void other_tools_keys_are_answered(void)
         EXPECT_FAILS(parse(cases[i][0], NULL, NULL), ERR_INVALID, cases[i][1]);
         EXPECT(!strstr(status_message(), "did you mean"));
     }
-    for (int key = 0; key < CONFIG_KEY_COUNT; key++) /* no key of ours is taken for another tool's */
+    for (int key = 0; key < CONFIG_KEY_COUNT; key++) /* none of our keys is also listed as another tool's */
         for (size_t i = 0; i < num_peer_keys; i++)
             if (peer_keys[i].scope == options[key].scope && !peer_keys[i].value && fnmatch(peer_keys[i].name, options[key].name, 0) == 0)
                 test_fail(__FILE__, __LINE__, "%s is both", options[key].name);
 }
 
-/* When to save and evaluate, as Trainer and Axolotl have it. */
+/* When to save and evaluate, in Trainer's and Axolotl's words. */
 static void strategies_are_read(void)
 {
     EXPECT_OK(parse(
@@ -470,12 +470,13 @@ static void strategies_are_read(void)
     EXPECT(config.save_best && config.saves_per_epoch == 0);
     EXPECT_OK(parse("save_strategy: \"no\"\n", NULL, NULL));
     EXPECT(config.save_minutes == 0);
-    EXPECT_OK(parse("save_strategy: \"no\"\nsave_steps: 500\neval_strategy: \"no\"\neval_steps: 100\n", NULL, NULL)); /* the steps count */
+    EXPECT_OK(parse("save_strategy: \"no\"\nsave_steps: 500\neval_strategy: \"no\"\neval_steps: 100\n", NULL,
+                    NULL)); /* save_steps and eval_steps win over "no" */
     EXPECT_INT(config.save_steps, 500);
     EXPECT_INT(config.eval_steps, 100);
 }
 
-/* What asks for nothing in report_to is read as nothing, and takes the place of what a file asks for. */
+/* Words that ask for nothing in report_to are read as an empty list, and replace the file's list. */
 static void report_to_is_a_list_of_words(void)
 {
     static const char *const nothing[] = {"none", "None", "false", "no", "auto", "0", "\"\"", "[]", "[none]", "", "null"};
@@ -509,7 +510,7 @@ static int is_known(const char *name)
     return 0;
 }
 
-/* Every name with one letter deleted, or two neighbours swapped, is an error that suggests the name. */
+/* Every key with one letter deleted, or with two neighbours swapped, is an error that suggests the key. */
 static void every_typo_is_an_error_that_suggests_the_key(void)
 {
     char text[160], wrong[80];
@@ -640,7 +641,7 @@ static void help_answers_every_name(void)
     strbuf_deinit(&text);
 }
 
-/* Run from the top of the project; with UPDATE=1 to write the file anew. */
+/* Runs at the top of the project; UPDATE=1 rewrites the file. */
 static void the_reference_is_current(void)
 {
     static const char path[] = "docs/reference/config.md";

@@ -1,6 +1,7 @@
-/* Preloaded into a program, makes a rank's step go wrong: the FAIL_AT-th copy of what a step is told (8 floats, the first of which is the
- * learning rate FAIL_RATE) on its way to the device. FAIL_AS nan: the second float becomes NaN, and the rank's loss with it; hang: the copy
- * never returns. It calls nothing while it copies: the dynamic linker and drivers copy where not every function can be called. */
+/* Preloaded into a program, makes a step of a rank go wrong. It changes the FAIL_AT-th copy to the device of a step's inputs: 8 floats, the
+ * first of which is the learning rate FAIL_RATE. FAIL_AS=nan: the second float becomes NaN, and so does the rank's loss. FAIL_AS=hang: the
+ * copy never returns. The copy calls no function: the dynamic linker and drivers call memcpy in places where not every function may be
+ * called. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* The tests that need a GPU, one after another or one of them:
+/* The tests that need a GPU, all in turn or one of them:
  *
  *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder |
  *              decoder | json_guide | row_adapters | greedy | half | head_ranks]
@@ -49,7 +49,7 @@ static const struct {
              {"head_ranks", test_head_ranks_main}};
 enum { NUM_PARTS = sizeof parts / sizeof parts[0] };
 
-/* Output of the part passes through; its closing count is added up. */
+/* Runs one part, prints its output and adds up the counts of its last line. */
 static void run_part(const char *self, const char *name, int counts[3])
 {
     char command[4096], line[4096];

@@ -1,4 +1,4 @@
-/* Where CUDA's libraries are looked for (device/cuda/libraries.c), without a GPU: folders whose names hold the signs of patterns. */
+/* Where CUDA's libraries are searched (device/cuda/libraries.c), without a GPU: folder names contain the special characters of patterns. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/libraries.h"
 
@@ -9,7 +9,7 @@
 
 static char dir[] = "/tmp/surogate-libraries-XXXXXX";
 
-/* Makes DIR/folder/libstandin.so.7, a copy of one that the compiler made; false: there is no compiler. */
+/* Makes DIR/folder/libstandin.so.7, a copy of a library that the compiler made; false: there is no compiler. */
 static bool make_library(const char *folder)
 {
     char command[2048];

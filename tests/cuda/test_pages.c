@@ -1,6 +1,6 @@
-/* Over a cache of numbers or of codes (e4m3), attention_cached gives a token the same bits whether it is run alone, in a chunk of its row
- * of any size, or beside other rows, wherever its row's pages lie: every kernel of the CPU and, where there is one, of the GPU.
- * attention_turned gives the bits of qkv_norm_rope and attention_cached. */
+/* attention_cached gives a token the same bits whether it runs alone, in a chunk of its row of any size, or beside other rows, and wherever
+ * its row's pages are. This holds for caches of floats and of codes (e4m3), for every kernel of the CPU and, if there is one, of the GPU.
+ * attention_turned gives the bits of qkv_norm_rope followed by attention_cached. */
 #include "device/device.h"
 #include "ops/attention/attention_turned.h"
 #include "ops/op_inputs.h"
@@ -21,10 +21,12 @@ static const AttentionAttrs problems[] = {
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .window = 70, .softcap = 0.8},
     {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128, .scale = -0.3},
-    {.num_heads = 80, .num_kv_heads = 80, .head_dim = 64}, /* blocks of the GPU have several tiles, and none, some or all rows whole */
+    {.num_heads = 80,
+     .num_kv_heads = 80,
+     .head_dim = 64}, /* the GPU's thread blocks take several tiles, and cover no, some or all rows whole */
 };
 
-/* A row whose tokens' packed q, k, v are there: all of it, of the rows' element size. */
+/* A row with the packed q, k, v of all its LEN tokens, in the problem's dtype. */
 typedef struct Row {
     char   *qkv; /* (LEN, width) */
     int32_t pages[ROW_PAGES];
@@ -34,13 +36,13 @@ typedef struct Problem {
     Device               *device;
     const AttentionAttrs *attrs;
     DType                 dtype, cached;
-    bool                  rounded; /* tokens' keys and values are numbers in e4m3 */
-    int                   index;   /* of the kernel */
+    bool                  rounded; /* keys and values of tokens are rounded to e4m3, but stored as floats */
+    int                   index;   /* of the tested kernel */
     int64_t               width, out_width, element, cached_element;
     Row                   row[MOST_ROWS];
 } Problem;
 
-/* Positions of three rows that run together. */
+/* Up to three rows that run together: their number, tokens of each, position of each row's first token. */
 typedef struct Run {
     int64_t rows, len, starts[MOST_ROWS];
 } Run;
@@ -82,13 +84,13 @@ static void problem_free(Problem *p)
     for (int b = 0; b < MOST_ROWS; b++) free(p->row[b].qkv);
 }
 
-/* Of a place that no row has, some token. */
+/* The packed q, k, v of token t of row b. A position outside the row gives some token. */
 static const char *token(const Problem *p, int64_t b, int64_t t)
 {
     return p->row[b].qkv + (t >= 0 && t < LEN ? t : 0) * p->width * p->element;
 }
 
-/* Puts keys (which 0) or values of the tokens before each row's start into its pages; the rest is NaN. */
+/* Writes keys (which 0) or values (which 1) of the tokens before each row's start into the row's pages; all other cells hold NaN. */
 static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
 {
     int64_t count = p->attrs->num_kv_heads * p->attrs->head_dim;
@@ -122,7 +124,7 @@ static Status upload_inputs(const Problem *p, const Run *run, const TensorView *
     return OK;
 }
 
-/* A launch over memory of its own; in has its types. */
+/* Runs a launch with device memory allocated for it. `in` and `out` have their types. */
 static Status run_launch(const Problem *p, const Run *run, Launch *launch, TensorView *in, TensorView *out, char *o)
 {
     const DeviceApi *api = p->device->api;
@@ -142,7 +144,7 @@ static Status run_launch(const Problem *p, const Run *run, Launch *launch, Tenso
     return status;
 }
 
-/* The kernel with that index; the CPU offers the first alone. */
+/* Binds the kernel with index p->index; the CPU offers only one. */
 static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
 {
     const DeviceApi *api = p->device->api;
@@ -151,7 +153,7 @@ static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
     return api->bind(p->device, node, out);
 }
 
-/* o (rows, len, out_width). ERR_UNSUPPORTED: there are fewer kernels. */
+/* o (rows, len, out_width). ERR_UNSUPPORTED: there is no kernel with this index. */
 static Status run_rows(const Problem *p, const Run *run, char *o)
 {
     const AttentionAttrs *a = p->attrs;
@@ -185,7 +187,7 @@ static Status run_rows(const Problem *p, const Run *run, char *o)
     return status;
 }
 
-/* Row 0 runs all of its tokens at once, then some in each of these runs; the other rows go along at positions of their own. */
+/* Row 0 runs all its tokens at once, then some of them in each of these runs. The other rows run along at their own positions. */
 static const Run runs[] = {
     {1, 1, {0}},           {1, 1, {63}},          {1, 1, {64}},       {1, 1, {329}},        {1, 2, {127}},
     {1, 40, {17}},         {1, 64, {64}},         {1, 65, {63}},      {1, 200, {130}},      {2, 1, {0, 250}},
@@ -204,7 +206,8 @@ static bool same_bits(const Problem *p, const Run *run, const char *whole, char 
     return false;
 }
 
-/* A row whose tokens have no places gives NaN, and the rows beside it what they give without it. The CPU refuses such rows. */
+/* A row whose tokens have no cells in its pages gives NaN, and the rows beside it are unaffected. Only for the GPU: the CPU refuses such
+ * rows. */
 static void check_room(const Problem *p, const char *whole, char *o)
 {
     static const Run outside[] = {{2, 1, {100, ROW_PAGES * PAGE_LEN}}, {2, 1, {100, -1}}, {2, 9, {100, ROW_PAGES * PAGE_LEN - 8}}};
@@ -222,7 +225,7 @@ static void check_room(const Problem *p, const char *whole, char *o)
     }
 }
 
-/* A cache of codes gives the bits of one of numbers, where both have the same numbers. */
+/* A cache of codes gives the same bits as a cache of floats with the same values. */
 static void check_codes(const Problem *p, const char *whole, char *o)
 {
     const Run all = {1, LEN, {0}};
@@ -234,7 +237,7 @@ static void check_codes(const Problem *p, const char *whole, char *o)
     problem_free(&numbers);
 }
 
-/* False: there is no such kernel. */
+/* False: there is no kernel with index p->index. */
 static bool check_kernel(Problem *p)
 {
     const Run all = {1, LEN, {0}};
@@ -267,7 +270,7 @@ static void check_device(Device *device)
 
 /* ---- one op for two ---- */
 
-/* An op with what it reads, in the host's memory; its results may be wanted there. */
+/* An op and its inputs in the host's memory; `got`: where its results are copied to, or NULL. */
 typedef struct OpRun {
     const OpDef *op;
     const void  *attrs, *data[NODE_MAX_IN];
@@ -311,7 +314,7 @@ static Status run_bound(Device *device, const OpRun *run, const Node *node, Laun
     return OK;
 }
 
-/* By the first kernel. */
+/* Runs the op by its first kernel. */
 static Status run_op(Device *device, const OpRun *run)
 {
     Arena  arena = {0};
@@ -346,7 +349,7 @@ static char *draw(DType dtype, uint64_t seed, int64_t count)
 
 enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
 
-/* Rows at 0, 70 and 329, with norms or without. */
+/* Rows that start at 0, 70 and 329, with norms or without. */
 static void check_turned(Device *device, const AttentionAttrs *a, DType dtype, DType cached, bool norms)
 {
     int64_t element = dtype_bytes(dtype, 1), d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d,

@@ -1,5 +1,5 @@
-/* How ranks meet in collectives by copies, without a GPU: device/cuda/peer.c and ranks.c over streams that are threads, with memory of the
- * host. Each rank has its stream, which lags at random; what is queued once may be replayed, as a graph is. */
+/* How ranks meet in collectives by copies, without a GPU: runs device/cuda/peer.c and ranks.c over streams that are threads, with host
+ * memory. Each rank has its own stream, which lags at random. Launches that were queued once may be replayed like a graph. */
 #include "device/cuda/cuda.h"
 #include "device/cuda/nccl.h"
 #include "device/cuda/peer.h"
@@ -34,9 +34,9 @@ typedef struct StreamOp {
 
 struct CUstream_st {
     pthread_t   thread;
-    StreamOp    ops[QUEUED]; /* a ring */
+    StreamOp    ops[QUEUED]; /* a ring buffer */
     atomic_long queued, done;
-    StreamOp    kept[MOST_OPS]; /* of a graph */
+    StreamOp    kept[MOST_OPS]; /* the ops of a recorded graph */
     int         num_kept;
     bool        keeps;
     uint32_t    lag;
@@ -110,7 +110,7 @@ static void stream_destroy(cudaStream_t stream)
 
 /* ---- what peer.c and ranks.c call ---- */
 
-static atomic_bool unreachable; /* no GPU reaches another */
+static atomic_bool unreachable; /* true: no GPU can read another's memory */
 static atomic_int  nccl_opened;
 
 static CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams *ops, unsigned flags)
@@ -120,7 +120,7 @@ static CUresult batch(CUstream stream, unsigned count, CUstreamBatchMemOpParams 
     return CUDA_SUCCESS;
 }
 
-/* Memory that all GPUs read is there once its addresses are reserved. */
+/* Stands for memory that all GPUs read: reserving its addresses already makes it usable. */
 static CUresult granularity(size_t *out, const CUmemAllocationProp *prop, CUmemAllocationGranularity_flags option)
 {
     (void)prop, (void)option;
@@ -157,7 +157,7 @@ static CUresult map(CUdeviceptr at, size_t bytes, size_t offset, CUmemGenericAll
 static CUresult set_access(CUdeviceptr at, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
     (void)at, (void)bytes;
-    for (size_t r = 0; r < count; r++) EXPECT_INT(access[r].location.id, r); /* all ranks' GPUs */
+    for (size_t r = 0; r < count; r++) EXPECT_INT(access[r].location.id, r); /* accessible to all ranks' GPUs */
     return CUDA_SUCCESS;
 }
 
@@ -345,7 +345,7 @@ static void *member_main(void *argument)
 static void run_team(Team *team)
 {
     Comm *comms[MOST];
-    alarm(120); /* a rank that waits for ever */
+    alarm(120); /* ends a rank that waits for ever */
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     setenv("NCCL_ALGO", "Ring", 0);
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
@@ -369,12 +369,13 @@ static void expect_all_well(Team *team)
 
 enum { BYTES = 1000, TURNS = 300 };
 
-/* Memory of a rank: what it sends, all ranks', the parts that it reads of a larger one, and what each turn came to. */
+/* Memory of a rank: the part it sends; the gathered parts of all ranks; `large`, of which other ranks read parts; the parts it reads; kept:
+ * results of every turn. */
 typedef struct Memory {
     unsigned char own[BYTES], all[MOST * BYTES], large[MOST * BYTES], parts[MOST * BYTES], *kept;
 } Memory;
 
-/* A gather, and reads of this rank's part of each one's `large`, whose contents change again at once. */
+/* Queues a gather, and reads of this rank's part of every rank's `large`. Right after, `own` and `large` are overwritten. */
 static Status queue_both(Member *m, Memory *memory)
 {
     CudaDevice *cuda = &m->cuda;
@@ -415,8 +416,8 @@ static Status queue_turn(Member *m, Memory *memory, int turn, bool replays)
     return OK;
 }
 
-/* Turns queued anew and replayed ones, in a mixed order that is the same on all ranks. Where one fails, all are replayed, slowly: others
- * queue theirs meanwhile. */
+/* Queues turns anew and replays others, in a mixed order that is the same on all ranks. If a rank is to fail, all turns are replayed,
+ * slowly, so that other ranks queue theirs meanwhile. */
 static Status queue_turns(Member *m, Memory *memory)
 {
     m->cuda.stream->keeps = true;
@@ -538,7 +539,7 @@ static void a_plan_says_what_a_run_would_do(void)
     CudaDevice unjoined = {.base = {.gather_by = CROSS_AUTO, .reduce_by = CROSS_NCCL}};
     EXPECT(cuda_ranks_gather_by_copies(&unjoined, 2));
     EXPECT(!cuda_ranks_gather_by_copies(&unjoined, 1));
-    EXPECT(!cuda_ranks_gather_by_copies(&unjoined, MOST + 1)); /* GPUs that aren't here */
+    EXPECT(!cuda_ranks_gather_by_copies(&unjoined, MOST + 1)); /* more GPUs than exist here */
     EXPECT(!cuda_ranks_reduce_by_copies(&unjoined, 2));
 }
 

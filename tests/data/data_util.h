@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-/* A fresh folder under TMPDIR; the caller's test removes it with file_remove_tree. */
+/* Makes an empty folder under TMPDIR; the test that called removes it with file_remove_tree. */
 __attribute__((unused)) static const char *scratch_dir(void)
 {
     static char path[4096];
@@ -26,8 +26,8 @@ __attribute__((unused)) static const char *path_in(const char *dir, const char *
     return path;
 }
 
-/* A shard of documents of these lengths; token i of document d is 1 + (97 * d + i) % (vocab - 1). Trained: all, or with
- * a mask the odd tokens of each document. */
+/* Writes a shard of documents with these lengths; token i of document d is 1 + (97 * d + i) % (vocab - 1). has_mask: only the odd tokens of
+ * each document are trained; otherwise all. */
 __attribute__((unused)) static void write_shard(const char *path, const int *lengths, int count, int vocab, bool has_mask)
 {
     ShardWriter *writer;

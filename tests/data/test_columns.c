@@ -1,11 +1,11 @@
-/* Columns of numbers: each cell of a batch has the number of its own token, or of its label, however rows are laid out. */
+/* Columns of numbers: each cell of a batch holds the number of its own token or of its label, for every layout of rows. */
 #include "data/loader.h"
 #include "data/tokenize.h"
 #include "data_util.h"
 
 enum { VOCAB = 200, SEQ = 16, SIZE = 3 };
 
-/* A token's numbers follow from its id, so that any cell can be checked alone. */
+/* Number k of a token follows from its id, so that any cell can be checked alone. */
 static float number_of(int32_t id, int k)
 {
     return (float)(id * 8 + k) / 4;
@@ -38,7 +38,7 @@ static void write_columns(const char *path, const int *lengths, int count, bool 
     EXPECT_OK(shard_writer_commit(writer, NULL));
 }
 
-/* next: the id behind the cell, where a label may be masked; -1: none is known. */
+/* next: the id after the cell's token, for cells with a masked label; -1: unknown. */
 static void expect_cell(const Feeds *batch, int64_t i, int32_t next)
 {
     const float   *own = batch->array[FEED_COUNT], *target = batch->array[FEED_COUNT + 1];
@@ -47,7 +47,8 @@ static void expect_cell(const Feeds *batch, int64_t i, int32_t next)
     EXPECT(own[i] == (is_token ? number_of(batch->tokens[i], 0) : 0));
     EXPECT(whole[i] == (is_token ? batch->tokens[i] : -100));
     if (batch->labels[i] != LABEL_IGNORE) next = batch->labels[i];
-    bool is_cut = next < 0 && is_token && i % SEQ == batch->doc_start[i] + SEQ - 1 && label[i] >= 0; /* its label isn't trained */
+    bool is_cut = next < 0 && is_token && i % SEQ == batch->doc_start[i] + SEQ - 1 &&
+                  label[i] >= 0; /* the row ends within a document, so its last label isn't trained */
     if (is_cut) next = batch->tokens[i] % (VOCAB - 1) + 1;
     EXPECT(label[i] == (next >= 0 ? next : -100));
     for (int k = 0; k < SIZE; k++) EXPECT(target[i * SIZE + k] == (next >= 0 ? number_of(next, k) : 0));
@@ -128,7 +129,7 @@ static void damage_is_noticed(void)
     EXPECT_OK(file_read(&arena, path, 1 << 20, &bytes));
     char *copy = arena_alloc(&arena, bytes.len + 8);
     copy += -(uintptr_t)copy & 7;
-    for (size_t i = 0; i < bytes.len; i++) { /* opening or the checksum finds each */
+    for (size_t i = 0; i < bytes.len; i++) { /* opening the shard or verifying its checksum finds each changed byte */
         memcpy(copy, bytes.data, bytes.len);
         copy[i] ^= 0x41;
         Status status = shard_open_bytes("copy", copy, bytes.len, &shard);

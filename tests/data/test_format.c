@@ -1,4 +1,4 @@
-/* What auto takes real and small datasets for, and what it makes of their rows. */
+/* The format that `auto` detects for real and small datasets, and the samples that it makes of their rows. */
 #include "data/format.h"
 #include "data/record.h"
 #include "data_util.h"
@@ -8,7 +8,7 @@ static const TemplateTraits plain_template,
     thinking_template = {.reasoning_key = "thinking"}, parts_template = {.takes_parts = true},
     thoughts_template = {.takes_parts = true, .takes_thoughts = true};
 
-/* Format of the file's first row; the row made ready is left in *sample. */
+/* Detects the format from the file's first row; *sample receives that row's sample. */
 static const char *detect(Arena *arena, const DatasetOptions *options, const char *path, Sample *sample)
 {
     static RowFormat format;
@@ -272,7 +272,7 @@ static void named_fields_must_be_there(void)
                                .text_field = "text"};
     EXPECT_STR(messages_of(both, defaults), "[{\"role\": \"user\", \"content\": \"m\"}] unused question, answer, foo");
     defaults.type = DATASET_TEXT;
-    defaults.messages_field = "conv"; /* of another type: not looked at */
+    defaults.messages_field = "conv"; /* a field of another type: ignored */
     EXPECT_CONTAINS(messages_of("{\"text\": \"t\"}", defaults), "t");
 }
 
@@ -335,7 +335,7 @@ static void lists_of_messages_have_many_forms(void)
                "[{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"a\"}]}] unused messages[].content[].train");
 }
 
-/* TRL's: the prompt isn't trained, unless a message says so itself. */
+/* TRL's format: the prompt isn't trained, unless a message itself asks for it. */
 static void prompts_and_completions_may_be_messages(void)
 {
     static const char both[] = "{\"prompt\": [" ANSWER ", " USER "], \"completion\": [" ANSWER "]}";
@@ -458,7 +458,7 @@ static void unread_fields_are_named(void)
                     "unused instruction, output");
 }
 
-/* tests/fixtures/chats.parquet: structs' fields that are null aren't there; an explicit null in JSON text is. */
+/* tests/fixtures/chats.parquet: null fields of structs count as absent; an explicit null in JSON text stays. */
 static void parquet_has_no_filler_nulls(void)
 {
     DatasetOptions options = {0};

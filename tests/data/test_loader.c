@@ -1,4 +1,5 @@
-/* The loader: every label once, documents apart, order a pure function of the seed, resume exact, step counts ahead. */
+/* The loader: every label comes once, documents stay apart, the order is a pure function of the seed, resuming is exact, step counts are
+ * known ahead. */
 #include "data/loader.h"
 
 #include "base/hash.h"
@@ -24,7 +25,7 @@ static Loader *open_loader(const ShardSet *set, LoaderOptions options)
     return loader;
 }
 
-/* What must hold in every row. */
+/* Checks the invariants of a row. */
 static void check_row(const Feeds *batch, int64_t b, int64_t T)
 {
     int64_t at = b * T;
@@ -79,7 +80,7 @@ static void stream_uses_every_token_and_label_once(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* A digest of (document, position, token, label) that no order of rows changes. */
+/* A digest of (document, position, token, label) that doesn't depend on the order of rows. */
 static uint64_t batch_digest(const Feeds *batch, int64_t numel)
 {
     uint64_t sum = 0;
@@ -147,7 +148,7 @@ static void packed_and_padded_hold_the_same_samples(void)
         const LoaderStats *stats = loader_stats(loader);
         EXPECT_INT(stats->num_truncated, 2);
         EXPECT_INT(stats->tokens_cut, 40 - 24 + 31 - 24);
-        EXPECT_INT(stats->num_dropped_empty, 1); /* the document of one token */
+        EXPECT_INT(stats->num_dropped_empty, 1); /* the document with one token */
         EXPECT_INT(batch->num_trained, stats->num_trained);
         if (k) EXPECT(stats->efficiency > 0.8);
         loader_destroy(loader);
@@ -177,7 +178,7 @@ static void splitting_loses_no_label(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Whatever is done to conversations that are too long, and whether samples are packed or not. */
+/* Under each rule for conversations that are too long, packed and padded, texts lose no token. */
 static void text_is_never_lost(void)
 {
     const char *dir = scratch_dir();
@@ -194,7 +195,7 @@ static void text_is_never_lost(void)
             const LoaderStats *stats = loader_stats(loader);
             int64_t            of_chats = rule == LONG_SPLIT ? 2 + 15 : rule == LONG_TRUNCATE ? 2 + 4 : 2;
             EXPECT_INT(stats->num_trained, text.num_tokens - text.num_documents + of_chats);
-            EXPECT_INT(stats->num_dropped_empty, 1); /* the text of one token */
+            EXPECT_INT(stats->num_dropped_empty, 1); /* the text with one token */
             EXPECT_INT(stats->num_truncated, rule == LONG_TRUNCATE);
             EXPECT_INT(stats->num_dropped_long, rule == LONG_DROP);
             EXPECT_INT(stats->tokens_cut, rule == LONG_SPLIT ? 0 : rule == LONG_DROP ? 30 : 22);
@@ -311,7 +312,7 @@ static void weights_repeat_and_thin_out(void)
 }
 
 typedef struct Mix {
-    ShardSet plain, thin; /* 4 samples, 6 samples, of which a row takes two */
+    ShardSet plain, thin; /* plain: 4 samples; thin: 6 samples, of which a row takes two */
 } Mix;
 
 static Mix open_mix(const char *dir, bool has_mask)
@@ -326,7 +327,7 @@ static Mix open_mix(const char *dir, bool has_mask)
     return mix;
 }
 
-/* After each epoch of a run floor(weight * 6 * epochs) of the thin samples came, each before any again. */
+/* After each epoch, floor(weight * 6 * epochs) thin samples have come; each comes once before any comes again. */
 static void check_share(const Mix *mix, LoaderMode mode, double weight)
 {
     LoaderSource  sources[] = {{.shards = &mix->plain}, {.shards = &mix->thin, .weight = weight}};
@@ -389,7 +390,7 @@ static void small_weights_add_up(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Epochs of different lengths, some empty: a run that goes on anywhere is the same run. */
+/* Epochs of different lengths, some empty: resuming at any step gives the same run. */
 static void seeking_is_exact_among_small_weights(void)
 {
     const char   *dir = scratch_dir();
@@ -419,7 +420,7 @@ static void seeking_is_exact_among_small_weights(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Each epoch has all rows, each in an order of its own, which is none of the file's. */
+/* Each epoch has all rows in an order of its own, which differs from the file's order. */
 static void epochs_have_orders_of_their_own(void)
 {
     enum { EPOCHS = 4, MOST_ROWS = 20 };
@@ -457,7 +458,7 @@ static void epochs_have_orders_of_their_own(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Whatever the seed and the ratio draw of few documents. */
+/* No side is empty, whatever the seed and the ratio choose from few documents. */
 static void no_side_of_the_split_is_empty(void)
 {
     const char *dir = scratch_dir();
@@ -487,7 +488,7 @@ static void no_side_of_the_split_is_empty(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Steps of other sizes go on with the row behind the last one. */
+/* After resuming with another number of rows per step, the next row is the one after the last row read. */
 static void resuming_counts_rows(void)
 {
     const char   *dir = scratch_dir();
@@ -528,7 +529,7 @@ static void resuming_counts_rows(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* A part of an epoch ends where it says, and steps are filled up with padding. */
+/* Half an epoch ends after half of the rows; the last step is filled up with padding. */
 static void parts_of_epochs_end_in_time(void)
 {
     const char  *dir = scratch_dir();
@@ -587,7 +588,7 @@ static void empty_data_is_an_error(void)
     options = (LoaderOptions){.mode = LOADER_PACKED, .seq_len = 1, .batch_size = 1};
     for (int rule = LONG_TRUNCATE; rule <= LONG_DROP; rule++) {
         options.long_samples = (LongSamples)rule;
-        if (rule == LONG_SPLIT) continue; /* its parts have labels */
+        if (rule == LONG_SPLIT) continue; /* the parts of split samples have labels */
         EXPECT_FAILS(loader_create(&options, &source, 1, &loader), ERR_INVALID,
                      "3 longer than sequence_len 1; nothing to learn from. Raise");
     }

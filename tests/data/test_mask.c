@@ -1,10 +1,10 @@
-/* Masks: what is trained, against published ids, and both ways of finding turns against each other. */
+/* Masks: which tokens are trained, compared with published ids; and both ways of finding turns, compared with each other. */
 #include "data/mask_turns.h"
 #include "data_util.h"
 
 static const char chatml[] = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>' + '\\n' }}{% endfor %}"
                              "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-/* As torchtune lays Qwen 2 out: the header of an answer is trained too, nothing follows the last turn. */
+/* torchtune's layout of Qwen 2: the header of an answer is trained too, and nothing follows the last turn. */
 #define TORCHTUNE(header, last) \
     "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}" header "{{ m.content }}" last \
     "{% endgeneration %}{% else %}" header "{{ m.content }}<|im_end|>\n{% endif %}{% if not loop.last and m.role == 'assistant' %}" \
@@ -66,7 +66,7 @@ static Status encode_json(Kit *kit, const char *row_json)
     return mask_encode(&kit->encoder, &kit->arena, &sample);
 }
 
-/* The trained text, turns parted by '|'. */
+/* The trained text; '|' separates turns. */
 static const char *trained_text(Kit *kit)
 {
     static StrBuf text;
@@ -102,7 +102,7 @@ static void published_ids_and_masks(void)
         Sample           sample;
         EXPECT_OK(format_detect(&options, &cases.items[c], &format));
         EXPECT_OK(format_row(&kit.arena, &options, &format, &cases.items[c], mask_rules_traits(kit.rules), &sample));
-        sample.train = NULL; /* their "masked" marks say what the default rule says */
+        sample.train = NULL; /* drops the file's "masked" marks: they equal the default rule */
         EXPECT_OK(mask_encode(&kit.encoder, &kit.arena, &sample));
         EXPECT_INT(kit.encoder.ids.len, want_ids->count);
         for (uint32_t i = 0; i < want_ids->count && i < kit.encoder.ids.len; i++) {
@@ -154,7 +154,7 @@ static void rules_choose_turns(void)
     kit_close(&all);
 }
 
-/* A template's marks say where answers are; a question that is to be trained is found without them. */
+/* A template with {% generation %} marks answers only; a question that is to be trained is found without marks. */
 static void marks_hide_no_flag(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
@@ -176,7 +176,7 @@ static void unstable_templates_are_found_or_refused(void)
     if (!tiny_tokenizer()) SKIP("no ../shared");
     char row[600];
     snprintf(row, sizeof row, CHAT, "", "");
-    /* says at the start how many messages there are: no prefix fits */
+    /* prints the number of messages first, so no prefix of the messages renders to a prefix of the text */
     Kit kit = kit_open(tiny_tokenizer(), "<|im_end|>",
                        "{{ messages|length }}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}!<|im_end|>\n{% endfor %}",
                        TRAIN_ON_ASSISTANT);
@@ -212,7 +212,7 @@ static void text_gets_eos_and_prompts_are_masked(void)
     kit_close(&kit);
 }
 
-/* Every conversation of a real file, with real templates, by shortcut and by prefixes. */
+/* Every conversation of a real file with real templates: the shortcut gives the masks of rendering every prefix. */
 static void shortcut_equals_prefixes(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");
@@ -252,7 +252,7 @@ static void shortcut_equals_prefixes(void)
         }
 }
 
-/* Conversations with whatever texts hold, a vocabulary of bytes: with memo and anchors, and without. */
+/* Random conversations with a byte vocabulary: memo and anchors give the same masks as encoding without them. */
 static void quick_ways_change_nothing(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
@@ -328,7 +328,7 @@ static void contents_that_are_not_printed_are_counted(void)
     if (!tiny_tokenizer()) SKIP("no ../shared");
     static const struct {
         const char *row;
-        int         unprinted; /* -1: refused */
+        int         unprinted; /* -1: the row is refused */
     } cases[] = {
         {ASKED ANSWERED, 0},
         {ASKED
@@ -356,7 +356,7 @@ static void contents_that_are_not_printed_are_counted(void)
         }
         kit_close(&kit);
     }
-    /* an answer's own words beside its calls */
+    /* an answer that has its own words beside its calls */
     Kit llama = kit_open(tiny_tokenizer(), "<|eot_id|>", chat_template(&arena, "meta-llama-Llama-3.2-3B-Instruct"), TRAIN_ON_ASSISTANT);
     EXPECT_OK(encode_json(&llama, ASKED "{\"role\": \"assistant\", \"content\": \"let me look\", \"tool_calls\": [{\"name\": \"look\", "
                                         "\"arguments\": {}}]}]}"));

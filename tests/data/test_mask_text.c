@@ -1,17 +1,17 @@
-/* For every template and tokenizer: the text that is trained is the contents of the answers, as rendered, and their stops. */
+/* For every template and tokenizer: the trained text is the contents of the answers, as rendered, and their stops. */
 #include "data/mask.h"
 #include "data_util.h"
 
 #include <time.h>
 
-/* A built-in template, or one of ../shared: a file, or the case of that name in a list of cases; data: its own text. */
+/* A built-in template, a template of ../shared (a file, or a case of a list of cases), or the text in `data`. */
 typedef struct Given {
     const char *name, *data;
-    const char *eos, *stop; /* stop: what ends an answer */
-    const char *markers;    /* tokens of the template, spaces between them */
-    const char *last_lead;  /* what it puts before the last answer's content */
-    const char *last_stop;  /* what ends that; NULL: as others */
-    bool        by_token;   /* its stop is known by special tokens alone */
+    const char *eos, *stop; /* stop: the text that ends an answer */
+    const char *markers;    /* the template's tokens, separated by spaces */
+    const char *last_lead;  /* text before the last answer's content */
+    const char *last_stop;  /* text that ends the last answer; NULL: `stop` */
+    bool        by_token;   /* its stop is found only if the markers are special tokens */
 } Given;
 
 static const char chatml[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -24,11 +24,11 @@ static const char counts[] =
     "{% for m in messages %}{% if loop.last %}<|last|>{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/* The last answer ends with another token. */
+/* The last answer ends with another token than the others. */
 static const char returns[] = "<|im_start|>system\nbe<|im_end|>{% for m in messages %}<|im_start|>{{ m.role }}<|sep|>{{ m.content }}{{ "
                               "'<|return|>' if loop.last else '<|im_end|>' }}"
                               "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant<|sep|>{% endif %}";
-/* A message opens with its marker, the conversation ends with EOS. */
+/* Each message begins with a marker; EOS ends the whole conversation. */
 static const char ends_once[] = "{% for m in messages %}<|sep|>{{ m.role }}\n{{ m.content }}\n{% endfor %}{% if add_generation_prompt "
                                 "%}<|sep|>assistant\n{% else %}</s>{% endif %}";
 static const char ends_between[] =
@@ -77,7 +77,7 @@ static const Given templates[] = {
     {"Qwen-Qwen3-0.6B", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false},
     {"Qwen-Qwen3-0.6B", NULL, "<|endoftext|>", "<|im_end|>", IM " <|endoftext|>", "<think>\n\n</think>\n\n", NULL, false},
     {"Qwen3-from-tokenizer_config", NULL, "<|im_end|>", "<|im_end|>", IM, "<think>\n\n</think>\n\n", NULL, false},
-    {"Qwen3.5-4B", NULL, "<|im_end|>", "<|im_end|>", IM, "</think>\n\n", NULL, false}, /* <think> stands in the generation prompt */
+    {"Qwen3.5-4B", NULL, "<|im_end|>", "<|im_end|>", IM, "</think>\n\n", NULL, false}, /* its generation prompt contains <think> */
     {"Qwen-QwQ-32B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
     {"HuggingFaceTB-SmolLM3-3B", NULL, "<|im_end|>", "<|im_end|>", IM, "", NULL, false},
     {"deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", NULL, R1_END, R1_END, R1, "", NULL, false},
@@ -109,7 +109,7 @@ static const Given templates[] = {
 };
 enum { NUM_TEMPLATES = sizeof templates / sizeof templates[0] };
 
-/* Byte-level, as it is and with NFC before it; SentencePiece-style, with the blank that `Prepend` puts in front. */
+/* Byte-level, without NFC and with it; SentencePiece-style, where `Prepend` puts a blank first. */
 static const struct {
     const char *path;
     bool        has_nfc, has_prefix;
@@ -121,10 +121,10 @@ static const struct {
 };
 enum { NUM_TOKENIZERS = sizeof tokenizers / sizeof tokenizers[0] };
 
-/* How the template's markers are in the vocabulary. */
+/* How the vocabulary holds the template's markers. */
 typedef enum Markers { SPECIAL, ADDED, ABSENT, NUM_MARKERS } Markers;
 
-/* An answer, and its NFC. */
+/* Answers, each with its NFC form. */
 static const char *const answers[][2] = {
     {"hello", "hello"},
     {" led by blanks", " led by blanks"},
@@ -156,7 +156,7 @@ static Str read_text(Arena *arena, const char *name)
     return text;
 }
 
-/* Its source, with the names in it that only its folder knows. */
+/* The template's source. */
 static Str source_of(Arena *arena, const Given *given)
 {
     static const char *const lists[] = {"chat/cases_llama_cpp.json", "chat/cases_onnxruntime.json"};
@@ -172,13 +172,13 @@ static Str source_of(Arena *arena, const Given *given)
     return read_text(arena, arena_printf(arena, "chat/templates/%s.jinja", given->name));
 }
 
-/* The tokenizer's file with NFC, and with these tokens added in front of its own. */
+/* The tokenizer's file with NFC, and with these tokens added before its own added tokens. */
 static Str with_markers(Arena *arena, size_t k, const char *markers, Markers how)
 {
     const char *path = tokenizers[k].path;
     Str         file = read_text(arena, path), name = str_of("\"added_tokens\""), none = str_of("\"normalizer\": null");
     StrBuf      out = {0};
-    int32_t     id = 40000; /* behind every vocabulary */
+    int32_t     id = 40000; /* larger than any id of the vocabularies */
     const char *at = strchr(str_search(file, name), '[') + 1;
     strbuf_append(&out, file.data, (size_t)(at - file.data));
     char *list = arena_strdup(arena, markers), *rest = NULL;
@@ -245,7 +245,7 @@ static Status encode_row(Kit *kit, const char *row_json)
     return mask_encode(&kit->encoder, &kit->arena, &sample);
 }
 
-/* Decoded; where a mark of R1's name is taken for a blank, that is put back. */
+/* Decodes tokens. SentencePiece decodes the mark within R1's end token to blanks; they are turned back. */
 static Str decoded(Kit *kit, size_t begin, size_t end)
 {
     static const char blank[] = "end of sentence", mark[] = "end\xE2\x96\x81of\xE2\x96\x81sentence";
@@ -263,7 +263,7 @@ static Str decoded(Kit *kit, size_t begin, size_t end)
     return copy;
 }
 
-/* The text of the next run of trained tokens from *at on; len 0: there is none. */
+/* The text of the next run of trained tokens, from *at on; len 0: there is none. */
 static Str next_run(Kit *kit, size_t *at, size_t *out_last_len)
 {
     const MaskEncoder *encoder = &kit->encoder;
@@ -286,7 +286,7 @@ static Str trimmed(Str text)
     return text;
 }
 
-/* The content, which some templates trim; blanks at its end are its own. */
+/* Whether `text` is the content. Some templates trim it; blanks at the end of the text must belong to the content. */
 static bool is_content(Str text, const char *content)
 {
     Str  want = trimmed(str_of(content)), got = trimmed(text);
@@ -294,7 +294,7 @@ static bool is_content(Str text, const char *content)
     return got.len == want.len && memcmp(got.data, want.data, want.len) == 0 && (may_have || !has_blanks);
 }
 
-/* lead + content + stop, and a part of the last token, which may hold what stands behind too. */
+/* Whether `run` is lead + content + stop, perhaps followed by part of the last token, which may also hold text after the stop. */
 static bool is_answer(Str run, size_t last_len, const char *lead, const char *content, const char *stop)
 {
     size_t lead_len = strlen(lead), stop_len = strlen(stop);
@@ -308,7 +308,7 @@ static bool is_answer(Str run, size_t last_len, const char *lead, const char *co
     return false;
 }
 
-/* One talk: its answers begin at the n-th of the list. */
+/* Checks one conversation, whose answers are taken from the list at the n-th on. */
 static void check_talk(Kit *kit, const Given *given, bool has_nfc, const char *where, uint32_t n)
 {
     StrBuf   row = {0};
@@ -340,12 +340,12 @@ static void contents_and_stops_are_trained(void)
             char    where[400];
             Markers how = (Markers)(k % NUM_MARKERS);
             size_t  tokenizer = k / NUM_MARKERS;
-            if (how != SPECIAL && (tokenizer == 2 || templates[t].by_token)) continue; /* 2: large, once is enough */
+            if (how != SPECIAL && (tokenizer == 2 || templates[t].by_token)) continue; /* 2 is large: once is enough */
             Kit kit = kit_open(&templates[t], tokenizer, how);
             snprintf(where, sizeof where, "%s, %s (%d), markers %d", templates[t].name, tokenizers[tokenizer].path,
                      tokenizers[tokenizer].has_nfc, how);
             for (uint32_t n = 0; n < NUM_ANSWERS * 3; n++) check_talk(&kit, &templates[t], tokenizers[tokenizer].has_nfc, where, n);
-            mask_rules_forbid_shortcuts(kit.rules); /* the way that fits every template gives the same */
+            mask_rules_forbid_shortcuts(kit.rules); /* the general way, without shortcuts, gives the same */
             for (uint32_t n = 0; n < NUM_ANSWERS; n++) check_talk(&kit, &templates[t], tokenizers[tokenizer].has_nfc, where, n);
             kit_close(&kit);
         }
@@ -354,7 +354,7 @@ static void contents_and_stops_are_trained(void)
 #define SAID(role, content) "{\"role\": \"" role "\", \"content\": \"" content "\"}"
 /* ---- talks with tools ---- */
 
-/* Shapes of templates that were refused, or that trained something else: each talk's trained text, turns parted by '|'. */
+/* Forms of templates that are hard to mask: the trained text of each conversation, '|' between turns. */
 #define FOR_EACH "{%- for m in messages -%}"
 #define END "{%- endfor -%}"
 #define CALL "{%- if m.tool_calls -%}[call {{ m.tool_calls[0].function.name }}]{%- endif -%}"
@@ -364,26 +364,26 @@ static const char looks_ahead[] = FOR_EACH USER
     "{%- elif m.role == 'assistant' -%}<|im_start|>model" CALL
     "{%- if m.tool_calls -%}{%- for n in messages[loop.index:] if n.role == 'tool' -%}[result {{ n.content }}]{%- endfor -%}{%- endif -%}"
     "{{ m.content }}<|im_end|>{%- endif -%}" END ASKS;
-/* A turn goes on behind the results, and is closed once. */
+/* A turn continues after the results of its calls, and is closed once. */
 static const char                                     goes_on[] =
     "{%- set ns = namespace(open=false) -%}" FOR_EACH USER
     "{%- elif m.role == 'assistant' -%}{%- if not ns.open -%}<|im_start|>model{%- endif -%}" CALL "{%- set ns.open = false -%}"
     "{%- for n in messages[loop.index:] if m.tool_calls and n.role == 'tool' -%}{%- set ns.open = true -%}<result>{{ n.content }}</result>"
     "{%- endfor -%}{{ m.content }}{%- if not ns.open -%}<|im_end|>{%- endif -%}{%- endif -%}" END ASKS;
-/* The generation prompt opens and closes thinking; a turn only closes it. */
+/* The generation prompt opens and closes thinking; a turn in the conversation only closes it. */
 static const char closes_thinking[] = FOR_EACH
     "{%- if m.role == 'user' -%}<|im_start|>user {{ m.content }}<|im_end|>{%- elif m.role == 'tool' -%}<|sep|>{{ m.content }}<|im_end|>"
     "{%- else -%}<|im_start|>model</think>{{ m.content }}" CALL "<|im_end|>{%- endif -%}" END
     "{%- if add_generation_prompt -%}<|im_start|>model<think></think>{%- endif -%}";
-/* Prompts always, with more than a turn has. */
+/* Always prints a generation prompt, which is longer than the header of a turn. */
 static const char prompts_always[] =
     FOR_EACH "<|im_start|>{{ m.role }}\n\n{{ m.content }}" CALL "<|im_end|>" END "<|im_start|>assistant\nto user\n\n";
-/* As that; an answer is put between tags, and so are calls. */
+/* As prompts_always, but answers are put between tags, and so are calls. */
 static const char tags_answers[] = FOR_EACH
     "{%- if m.role == 'assistant' -%}<|im_start|>model<|sep|>{%- if m.tool_calls -%}<|begin_call|>{{ m.tool_calls[0].function.name }}"
     "<|end_call|>{%- else -%}<|begin_text|>{{ m.content }}<|end_text|>{%- endif -%}<|im_end|>{%- else -%}<|im_start|>{{ m.role }}"
     "<|sep|>{{ m.content }}<|im_end|>{%- endif -%}" END "<|im_start|>model<|sep|>";
-/* The results' turn is closed when something else follows, and results need their call. */
+/* The turn of results is closed only when another message follows, and results need a call before them. */
 static const char closes_late[] =
     "{%- set ns = namespace(called=false) -%}" FOR_EACH
     "{%- if m.role == 'tool' -%}{%- if not ns.called -%}{{ raise_exception('no call') }}{%- endif -%}"
@@ -394,12 +394,12 @@ static const char closes_late[] =
     "{%- if add_generation_prompt -%}<|im_start|>model\n<think>\n{%- endif -%}";
 /* There is no generation prompt. */
 static const char never_prompts[] = FOR_EACH "<|im_start|>{{ m.role }}:{{ m.content }}" CALL "<|im_end|>" END;
-/* Lists its tools behind the last message. */
+/* Lists its tools after the last message. */
 static const char lists_last[] =
     FOR_EACH "<|sep|>{{ m.role }}:{{ m.content }}" CALL "!" END
              "{%- if add_generation_prompt -%}<|sep|>assistant:{%- elif tools -%}<|sep|>{{ tools[0].function.description }}{%- endif -%}";
 
-/* The generation prompt opens thinking, which only the last answer has; EOS stands where there is no prompt. */
+/* The generation prompt opens thinking, which only the last answer has; EOS ends texts without a prompt. */
 static const char thinks_last[] = FOR_EACH
     "{%- if m.role == 'assistant' -%}<|im_start|>model{%- if m.reasoning_content and loop.last -%}<think>{{ m.reasoning_content }}</think>"
     "{%- endif -%}{{ m.content }}" CALL "<|im_end|>{%- else -%}<|im_start|>{{ m.role }}:{{ m.content }}<|im_end|>{%- endif -%}" END
@@ -425,12 +425,12 @@ static const char *const talks[] = {
                                                                                                                          "own3")) "}",
     TALK(SAID("system", "whsys") ", " SAID("user", "whuser1") ", " THOUGHT("own1", "ownthought") ", " SAID("user", "whuser2") ", " THOUGHT(
         "own2", "ownthought")) "}",
-    /* an answer may say what was said to it */
+    /* an answer may quote the words of a question */
     TALK(SAID("user", "whuser1") ", " CALLED("so: whtool1") ", " RESULT("whtool1") ", " SAID("assistant", "own2 whtool1")) TOOLS,
 };
 enum { NUM_TALKS = sizeof talks / sizeof talks[0], QUOTING = NUM_TALKS - 1 };
 
-/* Special tokens of the shapes are IM's, <|sep|> and those of tags_answers. */
+/* Special tokens of these forms: those of IM, <|sep|> and the markers of tags_answers. */
 #define SHAPE(source, prefix) \
     { \
 #source, source, "<|im_end|>", "<|im_end|>", IM " <|sep|> " prefix, "", NULL, false \
@@ -477,7 +477,7 @@ static const char *const trained[NUM_SHAPES][NUM_TALKS] = {
 #undef X
 #undef Y
 
-/* All that is trained, pieces parted by '|'. */
+/* All trained text; '|' separates runs. */
 static const char *all_trained(Kit *kit)
 {
     StrBuf out = {0};
@@ -508,8 +508,8 @@ static void shapes_train_what_is_their_own(void)
     }
 }
 
-/* Of every template and talk: nothing of a question, a result, a rule or a tool's description is trained, and every answer that
- * the template prints is. */
+/* For every template and conversation: nothing of a question, a result, a system message or a tool's description is trained; every answer
+ * that the template prints is. */
 static void check_owners(Kit *kit, const char *name, size_t talk)
 {
     const char *row = talks[talk];
@@ -530,7 +530,7 @@ static void check_owners(Kit *kit, const char *name, size_t talk)
     }
 }
 
-/* CPU seconds for a conversation of so many rounds with a call. */
+/* CPU seconds to encode a conversation of `rounds` rounds with a call. */
 static double seconds_for(Kit *kit, int rounds)
 {
     StrBuf row = {0};
@@ -559,7 +559,7 @@ static void long_conversations_take_time_in_proportion(void)
     }
 }
 
-/* The rest of the templates in ../shared. */
+/* The remaining templates of ../shared. */
 static const Given others[] = {
     {"ibm-granite/granite-4.1 (tool call)", NULL, "<|end_of_text|>", "", "<|start_of_role|> <|end_of_role|> <|end_of_text|>", "", NULL,
      false},
@@ -568,7 +568,7 @@ static const Given others[] = {
 };
 enum { NUM_OTHERS = sizeof others / sizeof others[0] };
 
-/* Of tests/oracle/templates, but for the one that prints all messages in the order of their roles. */
+/* Templates of tests/oracle/templates, except the one that sorts messages by role. */
 static const char *const odd[] = {"alternating",  "call_blocks", "image_counts",   "layout_by_lines",
                                   "schema_types", "spans",       "thinking_steps", "xml_calls"};
 
@@ -606,9 +606,9 @@ static const Given *given_of(const char *name, const char *eos)
     return &templates[t];
 }
 
-#define BROKEN "caf\xC3\xA9 \xEF\xA8\x8C" /* NFC changes it: there is no exact map from its text to tokens */
+#define BROKEN "caf\xC3\xA9 \xEF\xA8\x8C" /* NFC changes this text, so its tokens can't be mapped exactly to the text */
 
-/* Answers that templates rewrite, and that spell their stop out. */
+/* Templates that rewrite answers, and answers that contain their own stop as text. */
 static void rewritten_answers_end_at_their_stop(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");
@@ -644,7 +644,7 @@ static void rewritten_answers_end_at_their_stop(void)
              "user", "more") ", " SAID("assistant", "so") "]}",
          {"\n\nshort" R1_END, "so" R1_END}},
         {"mistralai-Mistral-Nemo-Instruct-2407",
-         "</s>", /* the system stands in the last question */
+         "</s>", /* prints the system message within the last question */
          "{\"messages\": [" SAID("system", "be brief") ", " SAID("user", BROKEN) ", " SAID("assistant", "one") ", " SAID(
              "user", "more") ", " SAID("assistant", "two") "]}",
          {"one</s>", "two</s>"}},
@@ -671,7 +671,7 @@ static void rewritten_answers_end_at_their_stop(void)
     }
 }
 
-/* Puts a character before every question that NFC changes. */
+/* Puts a character that NFC changes before every question. */
 static void break_questions(Arena *arena, const JsonValue *row)
 {
     const JsonValue *turns = json_get(row, "conversations");
@@ -683,7 +683,7 @@ static void break_questions(Arena *arena, const JsonValue *row)
     }
 }
 
-/* Calls of a real file: no marker is trained. */
+/* Calls from a real file: no turn marker is trained. */
 static void markers_of_the_next_turn_are_never_trained(void)
 {
     if (!test_shared_dir()) SKIP("no ../shared");

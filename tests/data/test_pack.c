@@ -1,9 +1,10 @@
-/* Packing against the plain quadratic best fit, and against what any packing must hold. */
+/* Packing, compared with a plain quadratic best fit and with the invariants of any packing. */
 #include "base/philox.h"
 #include "data/pack.h"
 #include "test.h"
 
-/* The same rule, written plainly: longest first, into the fullest row that takes it, oldest in its queue first. */
+/* The same rule written plainly: samples from longest to shortest, each into the fullest row with room, among equals the one queued
+ * first. */
 static int64_t plain_best_fit(const int32_t *lengths, int64_t n, int32_t capacity)
 {
     int32_t *used = calloc((size_t)n, sizeof *used);

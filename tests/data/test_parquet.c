@@ -1,4 +1,4 @@
-/* Every parquet file that stands beside the checkout, against the rows other readers got. */
+/* Every parquet file in ../shared, compared with the rows that other readers gave. */
 #include "base/json.h"
 #include "data/parquet.h"
 #include "data_util.h"
@@ -15,11 +15,11 @@ static bool is_number(const JsonValue *value)
     return value->type == JSON_INT || value->type == JSON_DOUBLE;
 }
 
-/* A day written as the first instant of it is the same day. */
+/* A day, and a time at the first instant of that day, count as equal. */
 static bool equal_strings(Str got, Str want)
 {
     if (got.len == 10 && want.len == 24 && memcmp(want.data + 10, "T00:00:00.000Z", 14) == 0) want.len = 10;
-    /* the expected file keeps milliseconds only */
+    /* the expected file has only milliseconds */
     if (got.len > 24 && want.len == 24 && want.data[23] == 'Z' && got.data[got.len - 1] == 'Z') {
         got.len = 23;
         want.len = 23;
@@ -27,7 +27,8 @@ static bool equal_strings(Str got, Str want)
     return got.len == want.len && memcmp(got.data, want.data, got.len) == 0;
 }
 
-/* The expected rows are objects (absent members are nulls), or arrays of the members in order. Structs have no null members. */
+/* The expected rows are objects (absent members are null), or arrays of the members in order. Null members of structs are left out of our
+ * rows. */
 static bool equal_values(const JsonValue *got, const JsonValue *want)
 {
     if (!want) return got->type == JSON_NULL;
@@ -100,7 +101,7 @@ static void files_give_the_expected_rows(void)
         if (len < 8 || strcmp(entry->d_name + len - 8, ".parquet") != 0) continue;
         snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
         snprintf(expected, sizeof expected, "%s/%.*s.json", dir, (int)len - 8, entry->d_name);
-        if (!is_there(expected)) continue; /* the two with a .csv: test_csv */
+        if (!is_there(expected)) continue; /* the two files with a .csv are in test_csv */
         compare_with_json(path, expected);
         compared++;
     }
@@ -108,7 +109,7 @@ static void files_give_the_expected_rows(void)
     EXPECT(compared >= 20);
 }
 
-/* Cut anywhere or with a byte changed, a file is an error or gives other rows, never a crash. */
+/* A file that is cut anywhere or has a changed byte is an error or gives other rows, never a crash. */
 static void damaged_files_are_errors(void)
 {
     const char *shared = test_shared_dir();
@@ -122,7 +123,7 @@ static void damaged_files_are_errors(void)
     for (size_t i = 0; i < 2 * text.len; i++) {
         ParquetReader *reader = NULL;
         size_t         at = i / 2, len = i % 2 ? text.len : at;
-        char          *exact = malloc(len + 1); /* so that reading beyond is seen by the sanitizer */
+        char          *exact = malloc(len + 1); /* an exact copy, so that the sanitizer sees reads beyond it */
         copy[at] ^= i % 2 ? 0x55 : 0;
         memcpy(exact, copy, len);
         copy[at] ^= i % 2 ? 0x55 : 0;
@@ -152,10 +153,10 @@ static void other_files_are_named(void)
 
 enum { BOOLEAN = 0, INT32 = 1, FLOAT = 4, BYTES = 6, FIXED = 7 };
 enum { PLAIN = 0, RLE = 3, BIT_PACKED = 4, DELTA = 5, DELTA_BYTES = 7, DICT = 8 };
-enum { T_INT = 6, T_BINARY = 8, T_LIST = 9, T_STRUCT = 12 }; /* Thrift's numbers of types */
-enum { DATA_V1 = 5, DICTIONARY = 7, DATA_V2 = 8 };           /* fields of a page header */
+enum { T_INT = 6, T_BINARY = 8, T_LIST = 9, T_STRUCT = 12 }; /* Thrift's codes of types */
+enum { DATA_V1 = 5, DICTIONARY = 7, DATA_V2 = 8 };           /* field ids in a page header */
 
-/* A field's head; `last` is the field before it in its struct. */
+/* Writes the head of a field; *last: id of the field before it in its struct. */
 static void put_head(StrBuf *out, int *last, int id, int type)
 {
     strbuf_putc(out, (char)((id - *last) << 4 | type));
@@ -181,7 +182,7 @@ static void put_text(StrBuf *out, int *last, int id, const char *text)
     strbuf_puts(out, text);
 }
 
-/* A page of `values` values; `levels` of these bytes are a version 2 page's levels. */
+/* Writes a page of `values` values; in a version 2 page the first `levels` bytes are levels. */
 static void put_page(StrBuf *out, int kind, int64_t values, int encoding, int level_encoding, int levels, const char *bytes, size_t len)
 {
     int head = 0, body = 0;
@@ -216,11 +217,11 @@ static void put_element(StrBuf *out, const char *name, int type, int converted, 
 typedef struct Made {
     int     type, codec, converted, scale;
     int64_t rows, values;
-    int64_t data_at, dictionary_at; /* places of pages; 0: none */
-    int64_t size;                   /* of the pages, as the footer says */
+    int64_t data_at, dictionary_at; /* offsets of pages in the file; 0: no such page */
+    int64_t size;                   /* bytes of the pages, as the footer states them */
 } Made;
 
-/* The footer behind the pages. */
+/* Writes the footer after the pages. */
 static void put_footer(StrBuf *file, const Made *made)
 {
     size_t begin = file->len;
@@ -250,7 +251,7 @@ static void put_footer(StrBuf *file, const Made *made)
     strbuf_puts(file, "PAR1");
 }
 
-/* The values of x in all rows of a file of these pages, with blanks between. The file starts with PAR1. */
+/* Expects the values of x in all rows, separated by blanks, from a file of these pages. The file so far begins with PAR1. */
 static void expect_values(const char *what, StrBuf *file, Made made, const char *want)
 {
     ParquetReader *reader = NULL;
@@ -276,8 +277,8 @@ static void expect_values(const char *what, StrBuf *file, Made made, const char 
 
 #define PAGE(file, kind, values, encoding, level_encoding, levels, bytes) \
     put_page(file, kind, values, encoding, level_encoding, levels, bytes, sizeof bytes - 1)
-#define NO_LEVELS "\x02\0\0\0\x06\0"    /* three absent values: RLE, 4 bytes of length before it */
-#define ALL_LEVELS "\x02\0\0\0\x06\x01" /* three that are there */
+#define NO_LEVELS "\x02\0\0\0\x06\0"    /* levels of three absent values: 4 bytes of length, then RLE */
+#define ALL_LEVELS "\x02\0\0\0\x06\x01" /* levels of three present values */
 
 static void what_writers_leave_out_is_not_missed(void)
 {
@@ -299,7 +300,7 @@ static void what_writers_leave_out_is_not_missed(void)
     expect_values("nulls without booleans", &file, rows, "null null null");
     rows.type = INT32;
     PAGE(&file, DATA_V1, 3, PLAIN, RLE, 0, ALL_LEVELS "\1\0\0\0\2\0\0\0\3\0\0\0");
-    rows.size = (int64_t)file.len - 4 - 14; /* without the header of a dictionary page */
+    rows.size = (int64_t)file.len - 4 - 14; /* as if the dictionary page's header weren't counted */
     expect_values("a column that is longer than the footer says", &file, rows, "1 2 3");
     strbuf_deinit(&file);
 }
@@ -379,7 +380,7 @@ static void of_equal_keys_in_a_map_the_last_counts(void)
     strbuf_deinit(&row);
 }
 
-/* Rows share the type of their structs: what a row lacks is null there, at any depth. Nulls of columns, lists and maps stay. */
+/* Structs of a column share one type: a field that a row lacks is null there, at any depth. Nulls of columns, lists and maps stay. */
 static void structs_lack_what_is_null(void)
 {
     static const char *const want[] = {

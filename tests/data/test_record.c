@@ -1,4 +1,4 @@
-/* Readers: the same rows out of every format and compression; bad input with its place. */
+/* Readers: every format and compression gives the same rows; bad input is reported with its place. */
 #include "data/record.h"
 #include "data_util.h"
 #include "data/record_internal.h"
@@ -16,7 +16,7 @@ static void write_file(const char *path, const char *text)
     EXPECT_OK(file_write_atomic(path, text, strlen(text)));
 }
 
-/* All records of one file as one JSON text a line; the message of the error that ended it, if any. */
+/* All records of a file as JSON, one per line, followed by the message of the error that ended the file, if any. */
 static const char *read_all(const char *path)
 {
     static StrBuf text;
@@ -153,7 +153,7 @@ static size_t bzip2_bytes(const void *data, size_t len, char *out, size_t room)
     return n;
 }
 
-/* Two members, cut, damaged, and with zero bytes between and behind the members. */
+/* Two members: whole, cut, damaged, and with zero bytes between and after the members. */
 static void xz_and_bzip2_are_read(void)
 {
     typedef size_t (*Pack)(const void *data, size_t len, char *out, size_t room);
@@ -178,7 +178,7 @@ static void xz_and_bzip2_are_read(void)
         EXPECT_STR(read_all(path_in(dir, name)), want);
         bytes[n + 8] = 'x';
         EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n + 9));
-        const char *said = read_all(path_in(dir, name)); /* another member begins */
+        const char *said = read_all(path_in(dir, name)); /* 'x' begins another member, which is cut or damaged */
         EXPECT(strstr(said, "the file was cut") || strstr(said, "damaged"));
         bytes[one / 2] ^= 0x10;
         EXPECT_OK(file_write_atomic(path_in(dir, name), bytes, n + 8));
@@ -190,7 +190,7 @@ static void xz_and_bzip2_are_read(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* A backslash ends what is there, and the byte that it escapes comes alone. */
+/* The first member ends with a backslash; the character that it escapes is alone in the next member. */
 static void members_may_end_within_an_escape(void)
 {
     static const char *const members[] = {"[\"a\\", "\"", "\"]"};
@@ -205,7 +205,7 @@ static void members_may_end_within_an_escape(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* One byte more than the limit, though the window has room for it. */
+/* A record one byte above the limit is refused, though the window has room for it. */
 static void long_records_are_refused(void)
 {
     static const char *const cases[][3] = {{"x.jsonl", "\"", "\"\n1\n"}, {"x.json", "\"", "\"\n1\n"}, {"x.csv", "a\n", "\nb\n"}};
@@ -330,7 +330,7 @@ static void paths_mean_files(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* The names of the files that `split` of a folder with these means, and the notes about them. */
+/* The names of the files that `split` selects from a folder of these files, then '|' and the notes about them. */
 static const char *chosen(const char *const *names, const char *split)
 {
     static StrBuf text;
@@ -375,7 +375,7 @@ static void splits_are_told_by_names(void)
     EXPECT_CONTAINS(chosen(FILES("testset.csv", "b.csv"), "validation"), "no file of split");
 }
 
-/* Where names don't tell all, all are read, as the path says, and that is told. */
+/* If names don't say which split every file belongs to, all files of the path are read, with a warning. */
 static void doubtful_splits_are_warned_of(void)
 {
     EXPECT_CONTAINS(chosen(FILES("how-to-test.md", "how-to-train.md", "intro.md"), "train"),
@@ -389,7 +389,7 @@ static void doubtful_splits_are_warned_of(void)
     EXPECT_STR(chosen(FILES("a.jsonl"), "training"), "a.jsonl|");
 }
 
-/* Files that the path names itself are read whatever the split is, and that is told. */
+/* Files that the path names itself are read whatever the split is, with a note. */
 static void files_and_patterns_have_no_split(void)
 {
     const char *dir = scratch_dir();
@@ -428,7 +428,7 @@ static void files_about_a_dataset_are_left_out(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* glob() sorts as the locale does, which may have small letters before capitals. */
+/* glob() sorts by the locale, which may put small letters before capitals. */
 static void globs_sort_by_bytes(void)
 {
     const char *dir = scratch_dir();
@@ -496,7 +496,7 @@ static void long_text_comes_in_parts_at_lines(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Two parquet files of delta encodings against the CSV that their writers gave with them. */
+/* Two parquet files with delta encodings, compared with the CSV files from their writers. */
 static void parquet_equals_its_csv(void)
 {
     const char *shared = test_shared_dir();

@@ -1,4 +1,4 @@
-/* Shards: what is written is read back; what is damaged is refused. */
+/* Shards: what is written can be read back; damage is refused. */
 #include "data_util.h"
 
 #include <signal.h>
@@ -46,7 +46,7 @@ static void equal_content_gives_equal_bytes(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Any byte of the header or index changed, and any cut, must be an error at opening; data by verify. */
+/* A change of any byte of header or index, and any cut, must be an error at opening; changed data an error of verify. */
 static void damage_is_found(void)
 {
     const char *dir = scratch_dir(), *path = path_in(dir, "good"), *bad = path_in(dir, "bad");
@@ -90,7 +90,7 @@ static void an_aborted_shard_leaves_nothing(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* One document of that many 2-byte tokens, a multiple of 4: 2 * count + 16 bytes behind the header. */
+/* Writes one document of `count` 2-byte tokens; count is a multiple of 4. The file has 2 * count + 16 bytes after the header. */
 static Status write_counted(const char *path, int64_t count, int32_t *ids)
 {
     ShardWriter *writer;
@@ -104,7 +104,7 @@ static Status write_counted(const char *path, int64_t count, int32_t *ids)
 
 static void sizes_around_whole_blocks_come_back(void)
 {
-    const int64_t block = 1 << 20; /* what is written and hashed at once */
+    const int64_t block = 1 << 20; /* bytes that are written and hashed at once */
     const int64_t sizes[] = {block - 136, block - 128,     block - 120, block - 8,       block,
                              block + 8,   2 * block - 128, 2 * block,   3 * block + 4096};
     const char   *dir = scratch_dir(), *path = path_in(dir, "x");
@@ -126,7 +126,7 @@ static void sizes_around_whole_blocks_come_back(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* The limit cuts a write within a block, at no multiple of anything. */
+/* The size limit cuts a write in the middle of a block, at an odd offset. */
 static void a_full_disk_is_an_error(void)
 {
     const char   *dir = scratch_dir(), *path = path_in(dir, "x");

@@ -1,4 +1,4 @@
-/* The pipeline: equal bytes whatever the threads, after kill -9 too; keys that notice every change; bad rows. */
+/* Tokenizing datasets: the same bytes with any number of threads and after kill -9; cache keys that notice every change; bad rows. */
 #include "data/inspect.h"
 #include "data/loader.h"
 #include "data/record.h"
@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* A byte-level tokenizer without merges: 256 bytes and an end mark. */
+/* A byte-level tokenizer without merges: 256 bytes and an end-of-text token. */
 static Tokenizer *byte_tokenizer(const char *eos)
 {
     StrBuf json = {0};
@@ -69,7 +69,7 @@ static void kit_close(Kit *kit)
     free((void *)kit->dir);
 }
 
-/* rows conversations; every `bad`th is broken JSON (0: none). */
+/* Writes `rows` conversations; every `bad`th row is broken JSON (0: none). */
 static void write_chats(Kit *kit, int rows, int bad)
 {
     StrBuf text = {0};
@@ -87,7 +87,7 @@ static void write_chats(Kit *kit, int rows, int bad)
     strbuf_deinit(&text);
 }
 
-/* Hash of all shards and dataset.json in a folder. */
+/* Hash of dataset.json and all shards in a folder. */
 static uint64_t folder_hash(const char *dir)
 {
     uint64_t hash = 0, one;
@@ -135,7 +135,7 @@ static bool kill_at(void *context, int64_t rows, int64_t tokens, double fraction
     return true;
 }
 
-/* Tokenizes in a child that is killed once `rows` rows were read. */
+/* Tokenizes in a child process that is killed after it has read `rows` rows. */
 static void tokenize_killed_at(Kit *kit, int64_t rows)
 {
     pid_t child = fork();
@@ -168,7 +168,7 @@ static void killed_runs_end_with_equal_bytes(void)
     kit_close(&kit);
 }
 
-/* Tokenizes in a child, which ends with 0: it made the dataset, 1: it was there, 2: an error. Its stderr goes to `log`. */
+/* Tokenizes in a child process. Its exit code: 0: it made the dataset; 1: the dataset existed; 2: an error. Its stderr goes to `log`. */
 static pid_t tokenize_in_child(Kit *kit, const char *log)
 {
     pid_t child = fork();
@@ -179,7 +179,7 @@ static pid_t tokenize_in_child(Kit *kit, const char *log)
     _exit(status != OK ? 2 : kit->report.was_cached);
 }
 
-/* Waits for the children; how many made the dataset. All must have ended well. */
+/* Waits for the children, all of which must exit normally. Returns how many made the dataset. */
 static int count_makers(const pid_t *children, int count)
 {
     int makers = 0, state;
@@ -226,7 +226,7 @@ static bool stop_at(void *context, int64_t rows, int64_t tokens, double fraction
     return true;
 }
 
-/* The maker stands still halfway, two wait for it, and it is killed: one of them goes on. */
+/* The maker is stopped halfway and killed while two others wait for it: one of them continues its work. */
 static void those_that_wait_go_on_for_a_killed_maker(void)
 {
     Kit     kit;
@@ -270,7 +270,7 @@ static void flip_bit(const char *path)
 
 enum { MOST_SHARDS = 32 };
 
-/* When each shard was written, in ns. */
+/* The time when each shard was written, in ns. Returns the number of shards. */
 static int list_times(const char *dir, int64_t out[MOST_SHARDS])
 {
     int count = 0;
@@ -284,7 +284,7 @@ static int list_times(const char *dir, int64_t out[MOST_SHARDS])
     return count;
 }
 
-/* Also where the one that makes them anew is killed at it. */
+/* Also if the process that makes them again is killed meanwhile. */
 static void only_the_damaged_shards_are_made_anew(void)
 {
     static const int damaged[] = {2, 5, -1};
@@ -320,7 +320,7 @@ static void only_the_damaged_shards_are_made_anew(void)
     kit_close(&kit);
 }
 
-/* What says which rows a shard has may be damaged too. */
+/* The counts that say which rows a shard holds may be damaged too. */
 static void counts_that_cannot_be_right_are_made_anew(void)
 {
     Kit   kit;
@@ -344,7 +344,7 @@ static void counts_that_cannot_be_right_are_made_anew(void)
     kit_close(&kit);
 }
 
-/* One bit of a token, which any look at ids alone takes for another token. */
+/* Changes one bit of a token: its id is still valid. */
 static void damaged_shards_are_made_anew(void)
 {
     Kit  kit;
@@ -364,7 +364,7 @@ static void damaged_shards_are_made_anew(void)
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
 
-    /* Verified once: not again until a file is touched. */
+    /* A verified dataset isn't verified again until a file is touched. */
     for (int i = 0; i < 50 && !is_there(path_in(dir, "verified.txt")); i++) {
         usleep(100000);
         EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
@@ -377,7 +377,7 @@ static void damaged_shards_are_made_anew(void)
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
 
-    /* A shard gone, or of a killed tokenizing that goes on. */
+    /* A missing shard is made again. */
     EXPECT(unlink(path_in(dir, "shard-00001.tokens")) == 0);
     EXPECT_OK(tokenize_dataset(&kit.job, &kit.report));
     EXPECT(!kit.report.was_cached && folder_hash(dir) == want);
@@ -447,7 +447,7 @@ static void every_input_of_the_key_changes_it(void)
     write_chats(&kit, 100, 0);
     NEXT_DIR();
     EXPECT_STR(dirs[count - 1], dirs[0]);
-    template_stop_clock(tmpl, 86400); /* prints no time */
+    template_stop_clock(tmpl, 86400); /* the template prints no time, so the clock doesn't matter */
     NEXT_DIR();
     EXPECT_STR(dirs[count - 1], dirs[0]);
     template_destroy(clock);
@@ -471,7 +471,7 @@ static void bad_rows_stop_with_their_place(void)
     kit_close(&kit);
 }
 
-/* It comes first: nothing has been allocated yet. */
+/* The empty text is the first: no memory has been allocated yet. */
 static void an_empty_text_is_no_document(void)
 {
     Kit               kit;
@@ -506,7 +506,7 @@ static void long_texts_become_one_document(void)
     kit_close(&kit);
 }
 
-/* Counts the rows that it is shown, and the BOS in them. */
+/* Counts the rows that it is shown, and their BOS tokens. */
 static bool count_bos(void *context, const InspectRow *row)
 {
     int64_t *seen = context; /* parts, BOS, the last row's number */
@@ -516,7 +516,7 @@ static bool count_bos(void *context, const InspectRow *row)
     return true;
 }
 
-/* A text above 16 MiB comes in parts, which neither `samples` nor `inspect` takes for documents. */
+/* A text above 16 MiB is tokenized in parts. Neither `samples` nor `inspect` counts the parts as documents. */
 static void parts_of_texts_are_no_samples(void)
 {
     Kit kit;
@@ -581,7 +581,7 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-/* The rows that a dataset of ten takes, as digits; the error's message where it takes none. */
+/* The rows that are taken of a dataset of ten, as digits; if none is taken, the error's message. */
 static const char *rows_taken(const char *const *paths, int count, const char *split, int64_t samples)
 {
     static char    digits[STATUS_MESSAGE_BYTES];
@@ -598,7 +598,7 @@ static const char *rows_taken(const char *const *paths, int count, const char *s
     return digits;
 }
 
-/* As the datasets library takes them: percent are rounded to the nearest row, a half to the even one. */
+/* Slices as in the `datasets` library: percentages are rounded to the nearest row, halves to even. */
 static void slices_choose_rows(void)
 {
     static const char *const cases[][2] = {
@@ -642,7 +642,7 @@ static void slices_choose_rows(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* The same rows reach the shards, and inspect. */
+/* The same rows of a slice reach the shards and `inspect`. */
 static void a_slice_is_what_is_tokenized(void)
 {
     Kit            kit;
@@ -658,7 +658,7 @@ static void a_slice_is_what_is_tokenized(void)
     kit_close(&kit);
 }
 
-/* Named when they are met, whatever the threads, and when they come out of the cache. */
+/* Unread fields are named when they are first met, with any number of threads, and again when the dataset comes from the cache. */
 static void unread_fields_are_kept(void)
 {
     static const char row[] = "{\"id\": 1, \"messages\": [{\"role\": \"user\", \"content\": \"a\", \"at\": 5}, {\"role\": \"assistant\", "
@@ -693,7 +693,7 @@ static int64_t peak_bytes(void)
     return (int64_t)usage.ru_maxrss << 10;
 }
 
-/* What bad rows before the first good one were read into isn't kept. */
+/* Bad rows before the first good one leave no memory behind. */
 static void bad_rows_leave_no_memory(void)
 {
     enum { ROWS = 20000, ROW_BYTES = 8000 };

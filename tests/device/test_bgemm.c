@@ -1,4 +1,4 @@
-/* Every kernel this CPU runs, over every way operands may lie, against plain chains of multiply-adds: equal bits. */
+/* Every kernel that this CPU can run, over every layout of operands, compared bit by bit with plain chains of multiply-adds. */
 #include "device/cpu/bgemm.h"
 
 #include "base/cpu.h"
@@ -15,7 +15,7 @@ static uint16_t a[COUNT], b[COUNT];
 static float    before[COUNT], got[COUNT], expected[COUNT];
 static char     panels_a[ROOM], panels_b[ROOM];
 
-/* tiny: products and sums are often denormal, and some operands. */
+/* tiny: products and sums are often denormal, and so are some operands. */
 static void fill(uint16_t *values, uint32_t key, bool tiny)
 {
     for (uint32_t i = 0; i < COUNT; i++) {
@@ -40,11 +40,11 @@ static float multiply_add(float x, float y, float sum)
     return _mm_cvtss_f32(_mm_fmadd_ss(_mm_set_ss(x), _mm_set_ss(y), _mm_set_ss(sum)));
 }
 
-/* Denormals are 0 while the sum is made. */
+/* Flushes denormals to zero while it sums. */
 static float block_sums(const Case *t, int64_t i, int64_t j)
 {
     unsigned       control = _mm_getcsr();
-    volatile float sum = 0; /* additions stay between the changes of what denormals are */
+    volatile float sum = 0; /* volatile: keeps the additions between the two changes of the denormal mode */
     _mm_setcsr(control | 0x8040);
     for (int64_t l = 0; l < t->k; l += BGEMM_BLOCK) {
         float chain[2] = {0};
@@ -74,7 +74,7 @@ static void check(const BgemmKernel *kernel, Case *t)
     size_t      panel_a = bgemm_panel(kernel, kernel->rows, t->k), panel_b = bgemm_panel(kernel, kernel->cols, t->k);
     size_t      used_a = (size_t)((t->m + kernel->rows - 1) / kernel->rows) * panel_a;
     size_t      used_b = (size_t)((t->n + kernel->cols - 1) / kernel->cols) * panel_b;
-    memset(panels_a, 0xff, sizeof panels_a); /* NaN */
+    memset(panels_a, 0xff, sizeof panels_a); /* fills with NaN */
     memset(panels_b, 0xff, sizeof panels_b);
     memcpy(got, before, sizeof got);
     memcpy(expected, before, sizeof expected);
@@ -117,7 +117,7 @@ static void products_have_the_bits_of_two_chains_a_block(void)
     }
 }
 
-/* What AMX's tiles do (Intel, Software Developer's Manual, TDPBF16PS), where there may be none. */
+/* Emulates AMX's tile product (Intel, Software Developer's Manual, TDPBF16PS) on CPUs without AMX. */
 static void plain_amx_tile(int64_t depth, const void *panel_a, const void *panel_b, float *sums)
 {
     enum { ROWS = 16, PAIRS = 16, HALF = ROWS * PAIRS * 2 /* elements of a tile */ };

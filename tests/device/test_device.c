@@ -1,4 +1,4 @@
-/* Devices cpu and null: memory, errors that stay, facts. */
+/* Devices cpu and null: memory, sticky errors, facts. */
 #include "device/device.h"
 
 #include "base/pool.h"
@@ -59,7 +59,7 @@ static void launches_run_in_order_and_the_first_error_stays(void)
     device->api->destroy(device);
 }
 
-/* Counts what the CPU device allocates. */
+/* Counts the allocations of the CPU device. */
 static int num_allocations;
 
 void *aligned_alloc(size_t alignment, size_t bytes)
@@ -78,7 +78,7 @@ static void the_peak_is_measured(void)
     EXPECT(flops > 1e8 && bytes > 1e7);
     int before = num_allocations;
     EXPECT(before > 0);
-    EXPECT_OK(device_cpu_measure_peak(device, &flops, &bytes)); /* as at each evaluation of a run */
+    EXPECT_OK(device_cpu_measure_peak(device, &flops, &bytes)); /* a run measures at each evaluation */
     EXPECT_INT(num_allocations, before);
     device->api->destroy(device);
 }

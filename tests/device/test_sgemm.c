@@ -1,4 +1,4 @@
-/* Every kernel this CPU runs, over every way of handing it operands, against a plain chain of multiply-adds: equal bits. */
+/* Every kernel that this CPU can run, with every form of operands, compared bit by bit with a plain chain of multiply-adds. */
 #include "device/cpu/sgemm.h"
 
 #include "base/philox.h"
@@ -11,7 +11,7 @@ enum { MOST = 80, PAD = 3, STRIDE = MOST + PAD, FLOATS = STRIDE * STRIDE };
 static const DType formats[] = {DT_F32, DT_BF16, DT_E4M3, DT_E5M2};
 enum { FORMATS = sizeof formats / sizeof formats[0] };
 
-/* A matrix as it is stored in a format, and the numbers that this stands for. */
+/* A matrix as stored in a format, and its decoded values. */
 typedef struct Stored {
     float         numbers[FLOATS];
     unsigned char data[FLOATS * sizeof(float)];
@@ -20,7 +20,7 @@ typedef struct Stored {
 static Stored stored_a[FORMATS], stored_b[FORMATS];
 static float  before[FLOATS], got[FLOATS], expected[FLOATS], panels_a[FLOATS * 2], panels_b[FLOATS * 2];
 
-/* All 24 bits of a float, so that a product has to be rounded where it isn't fused. */
+/* Uses all 24 bits of a float's mantissa, so that a product is rounded unless the multiply-add is fused. */
 static void fill(float *values, uint32_t key)
 {
     for (uint32_t i = 0; i < FLOATS; i++) values[i] = (float)philox4x32(i, 0, 0, 0, key).v[0] / 2147483648.0f - 1.0f;
@@ -39,7 +39,7 @@ static void fill_stored(Stored *stored, uint32_t key)
 typedef struct Case {
     int64_t m, n, k;
     bool    trans_a, trans_b, add, pack_a, pack_b, far, by_rows;
-    int     format; /* of `formats` */
+    int     format; /* index in `formats` */
 } Case;
 
 static void chain(const Case *t, float alpha)
@@ -61,7 +61,7 @@ static void check(const SgemmKernel *kernel, const Case *t)
     DType         dtype = formats[t->format];
     const Stored *a = &stored_a[t->format], *b = &stored_b[t->format];
     int           how = (t->add ? SGEMM_ADD : 0) | (t->far ? SGEMM_FAR : 0) | (t->by_rows ? SGEMM_BY_ROWS : 0);
-    memset(panels_a, 0xff, sizeof panels_a); /* NaN */
+    memset(panels_a, 0xff, sizeof panels_a); /* fills with NaN */
     memset(panels_b, 0xff, sizeof panels_b);
     memcpy(got, before, sizeof got);
     SgemmA of_a = t->pack_a ? sgemm_pack_a(kernel, t->trans_a, t->m, t->k, a->data, dtype, STRIDE, panels_a)
@@ -104,7 +104,7 @@ static void products_have_the_bits_of_a_chain(void)
         EXPECT(SGEMM_ROWS % kernels[kernel]->rows == 0 && SGEMM_COLS % kernels[kernel]->cols == 0);
         for (int64_t m = 1; m <= 26; m++) {
             each_way(kernels[kernel], m, 33, 9);
-            each_way(kernels[kernel], m, 33, MOST); /* deep: column by column */
+            each_way(kernels[kernel], m, 33, MOST); /* k is so deep that columns are computed one by one */
         }
         for (int64_t n = 1; n <= 66; n++) {
             each_way(kernels[kernel], 7, n, 17);
@@ -115,7 +115,7 @@ static void products_have_the_bits_of_a_chain(void)
     }
 }
 
-/* NaN and infinities too, read eight at a time and one at a time. */
+/* NaN and infinities too; codes are read eight at a time and one at a time. */
 static void every_code_is_packed_as_its_number(void)
 {
     const SgemmKernel *kernel = sgemm_kernel();

@@ -1,5 +1,5 @@
-/* A hub of one repository on loopback that misbehaves as a test asks: two ports, the hub and the host that large files
- * are redirected to. One thread answers one connection after the other. */
+/* A hub with one repository on loopback, which misbehaves as a test asks. It has two ports: the hub, and the host that large files are
+ * redirected to. One thread answers connections in turn. */
 #pragma once
 
 #include <arpa/inet.h>
@@ -17,38 +17,38 @@
 
 #define HUB_COMMIT "0123456789abcdef0123456789abcdef01234567"
 #define HUB_SMALL "{\"model_type\": \"tiny\"}\n"
-#define HUB_SMALL_ETAG "b6ded5f340daa14ef0b286ae424ea6eef34544b1"                         /* git hash-object */
-#define HUB_LARGE_ETAG "e870fec3223bac8f6147b08b31e6e6e4bb9abd783820bcd212b7737af6a02174" /* sha256sum */
+#define HUB_SMALL_ETAG "b6ded5f340daa14ef0b286ae424ea6eef34544b1"                         /* printed by git hash-object */
+#define HUB_LARGE_ETAG "e870fec3223bac8f6147b08b31e6e6e4bb9abd783820bcd212b7737af6a02174" /* printed by sha256sum */
 enum { HUB_LARGE_BYTES = 200000, HUB_LOG = 64 };
 
 typedef struct HubServer {
-    int       hub, cdn, stop[2]; /* listening; a pipe */
+    int       hub, cdn, stop[2]; /* listening sockets; a pipe that stops the thread */
     int       hub_port, cdn_port;
     pthread_t thread;
     char      large[HUB_LARGE_BYTES];
     /* what goes wrong, counted down where it is a number of times */
-    int         cut;           /* the large file's connection closes half way */
+    int         cut;           /* the large file's connection is closed halfway */
     int         no_range;      /* ranges are ignored */
     int         corrupt;       /* one byte of the large file differs */
     int         short_body;    /* fewer bytes than the hub announced, properly framed */
-    int         long_body;     /* more */
-    int         stall;         /* nothing comes after the first half */
-    int         bad_start;     /* a 206 that starts elsewhere */
+    int         long_body;     /* more bytes than the hub announced */
+    int         stall;         /* nothing is sent after the first half */
+    int         bad_start;     /* a 206 that starts at another offset */
     int         unavailable;   /* 503 */
-    int         retry_after;   /* with it: seconds */
-    int         refuse;        /* every answer of the hub is this code */
+    int         retry_after;   /* seconds of Retry-After that are sent with it */
+    int         refuse;        /* the hub answers everything with this code */
     int         range_refused; /* 416 */
-    const char *error_code;    /* X-Error-Code beside it */
-    const char *listing;       /* instead of the right one */
-    const char *small_etag;    /* instead of the right one */
-    const char *moved_to;      /* path of the small file's HEAD and GET, 307 */
+    const char *error_code;    /* sent with it as X-Error-Code */
+    const char *listing;       /* sent instead of the right listing */
+    const char *small_etag;    /* sent instead of the right ETag */
+    const char *moved_to;      /* HEAD and GET of the small file are redirected (307) to this path */
     bool        loops;         /* redirects to itself for ever */
-    int         changes_in;    /* plain.txt: this many requests later it has other bytes; 0: never */
-    bool        splices;       /* plain.txt: ranges are answered whatever If-Range says */
-    bool        weak;          /* plain.txt: its ETag is weak */
-    int         unframed;      /* plain.txt: no Content-Length, neither for HEAD */
-    int         version;       /* of plain.txt */
-    /* what was asked */
+    int         changes_in;    /* after this many requests plain.txt has other bytes; 0: never */
+    bool        splices;       /* plain.txt: ranges are answered even if If-Range doesn't match */
+    bool        weak;          /* plain.txt has a weak ETag */
+    int         unframed;      /* plain.txt has no Content-Length, not even for HEAD */
+    int         version;       /* version of plain.txt */
+    /* requests received */
     char log[HUB_LOG][256];
     int  num_log;
 } HubServer;
@@ -111,10 +111,10 @@ static void hub_answer_large(HubServer *s, int fd, long long start)
     if (hub_counts_down(&s->cut) || stall) len /= 2;
     hub_send(fd, body + start, len);
     struct pollfd closed = {fd, POLLIN, 0};
-    if (stall) poll(&closed, 1, 5000); /* till the client gives up */
+    if (stall) poll(&closed, 1, 5000); /* until the client gives up */
 }
 
-/* Version v of plain.txt: the large file with v added to each byte. Its ETag says nothing of the bytes. */
+/* Sends version v of plain.txt: the large file with v added to each byte. Its ETag doesn't depend on the bytes. */
 static void hub_answer_plain(HubServer *s, int fd, const char *request, long long start, bool head)
 {
     static char body[HUB_LARGE_BYTES];

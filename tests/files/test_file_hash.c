@@ -1,4 +1,4 @@
-/* Hashes of files: as of their bytes in memory, and of parts whatever the threads. */
+/* Hashes of files: equal to the hash of their bytes in memory; hashes of parts don't depend on the number of threads. */
 #include "files/file.h"
 #include "base/hash.h"
 #include "test.h"

@@ -1,4 +1,4 @@
-/* Folders that appear whole. */
+/* Folders that appear whole or not at all. */
 #include "files/file.h"
 #include "files/folder.h"
 #include "files/json_file.h"
@@ -53,7 +53,7 @@ static void a_new_folder_appears_at_the_end(void)
     end();
 }
 
-/* As after a kill: what lies under the hidden name doesn't count. */
+/* As after a kill: files under the hidden name don't count. */
 static void what_was_left_is_removed(void)
 {
     FolderWriter w;
@@ -96,7 +96,7 @@ static void a_refusal_leaves_nothing(void)
     Status      status = status_fail(ERR_INVALID, "%s/config.json: bad, %s", w.partial, w.partial);
     const char *want = arena_printf(&arena, "%s/config.json: bad, %s", in_top("m"), in_top("m"));
     EXPECT_FAILS(folder_abandon(&w, status), ERR_INVALID, want);
-    EXPECT_INT(rmdir(top), 0); /* empty */
+    EXPECT_INT(rmdir(top), 0); /* succeeds only if `top` is empty */
     put("/tmp", strrchr(top, '/') + 1, "");
     EXPECT_FAILS(folder_begin(&arena, top, &w), ERR_INVALID, "is a file; expected the name of a new folder");
     end();

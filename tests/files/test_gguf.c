@@ -1,4 +1,5 @@
-/* Blocks of GGUF against those of the format's own tools (tests/oracle/make_gguf.py), and the writer's bytes. */
+/* Blocks of GGUF files compared with the blocks that the format's own tools make (tests/oracle/make_gguf.py), and the bytes of the
+ * writer. */
 #include "files/gguf.h"
 #include "files/safetensors.h"
 #include "test.h"
@@ -103,7 +104,7 @@ static void values_at_the_edge_stay_finite(void)
 typedef struct Tensors {
     const float *values[2];
     size_t       bytes[2];
-    Status       status; /* of the second */
+    Status       status; /* status of the second open */
 } Tensors;
 
 static Status append_values(void *context, size_t index, FileWriter *out)
@@ -138,7 +139,7 @@ static void a_file_has_the_formats_bytes(void)
                                         "\x08\0\0\0\0\0\0\0a.weight\2\0\0\0\3\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
                                         "\1\0\0\0\0\0\0\0b\1\0\0\0\3\0\0\0\0\0\0\0\0\0\0\0\x20\0\0\0\0\0\0";
     static const float         data[16] = {1, 2, 3, 4, 5, 6, 0, 0, 7, 8, 9};
-    size_t                     len = sizeof head, start = (len + 31) / 32 * 32; /* the literal's own NUL is the last of them */
+    size_t                     len = sizeof head, start = (len + 31) / 32 * 32; /* the literal's own NUL is the last byte */
     Str                        text;
     EXPECT_OK(write_two(in_dir("two.gguf"), OK));
     EXPECT_OK(file_read(&arena, in_dir("two.gguf"), 1 << 20, &text));
@@ -185,7 +186,7 @@ static void what_is_written_is_read(void)
     gguf_close(file);
 }
 
-/* Every file that ends early, or has another byte somewhere, opens or is refused. */
+/* Every file that ends early, or has a changed byte somewhere, opens or is refused. */
 static void damaged_files_are_refused(void)
 {
     GgufFile *file;
@@ -193,7 +194,7 @@ static void damaged_files_are_refused(void)
     EXPECT_OK(write_two(in_dir("two.gguf"), OK));
     EXPECT_OK(file_read(&arena, in_dir("two.gguf"), 1 << 20, &text));
     for (size_t len = 0; len + GGUF_ALIGNMENT < text.len; len++) {
-        char *copy = malloc_or_end(len + 1); /* of its own, so that a sanitizer sees a byte behind it read */
+        char *copy = malloc_or_end(len + 1); /* an exact copy, so that a sanitizer sees reads beyond it */
         memcpy(copy, text.data, len);
         EXPECT_FAILS(gguf_open_memory("t.gguf", copy, len, &file), ERR_INVALID, "t.gguf");
         free(copy);

@@ -161,12 +161,12 @@ static void what_is_there_is_not_asked_for_again(void)
     EXPECT_OK(pull(&s, two_files));
     s.server.num_log = 0;
     EXPECT_OK(pull(&s, two_files));
-    EXPECT_INT(s.server.num_log, 1); /* the listing: main may have moved */
+    EXPECT_INT(s.server.num_log, 1); /* only the listing: main may have moved */
     unlink(in_dir(&s, "model.safetensors", buf));
-    EXPECT_OK(pull(&s, two_files)); /* the blob is there */
+    EXPECT_OK(pull(&s, two_files)); /* the blob exists */
     EXPECT_INT(count_log(&s, "GET /org/tiny/resolve"), 0);
     expect_large(&s);
-    unlink(in_cache(&s, "blobs/" HUB_LARGE_ETAG, buf)); /* the pointer now points nowhere */
+    unlink(in_cache(&s, "blobs/" HUB_LARGE_ETAG, buf)); /* the symbolic link now points nowhere */
     EXPECT_OK(pull(&s, two_files));
     expect_large(&s);
     teardown(&s);
@@ -262,7 +262,7 @@ static void an_earlier_run_is_taken_up(void)
     s.options.attempts = 1;
     s.server.cut = 1;
     EXPECT_FAILS(pull(&s, two_files), ERR_IO, "model.safetensors (100000 bytes are kept; pull again to go on)");
-    EXPECT(!is_there(in_cache(&s, "refs/main", buf))); /* offline must not take this for a whole snapshot */
+    EXPECT(!is_there(in_cache(&s, "refs/main", buf))); /* offline runs must not take this for a whole snapshot */
     EXPECT_OK(pull(&s, two_files));
     EXPECT_INT(count_log(&s, "cdn/cdn from 100000 "), 1);
     expect_large(&s);
@@ -294,7 +294,7 @@ static void another_process_is_waited_for(void)
     strcat(buf, "/" HUB_LARGE_ETAG ".lock");
     EXPECT_OK(file_write_atomic(buf, "", 0));
     pid_t child = fork();
-    if (child == 0) { /* pulls too: both end with the whole file */
+    if (child == 0) { /* the child pulls too: both must end with the whole file */
         StrBuf dir = {0};
         _exit(hub_pull(&s.options, HUB_MODEL, "org/tiny", NULL, two_files, &dir) != OK);
     }
@@ -314,7 +314,7 @@ static void an_unreachable_hub_leaves_the_cache(void)
     s.server.unavailable = 100;
     EXPECT_OK(pull(&s, one_file));
     EXPECT_FAILS(hub_pull(&s.options, HUB_MODEL, "org/other", NULL, NULL, &s.dir), ERR_IO, "org/other: the hub can't be reached: ");
-    snprintf(s.endpoint, sizeof s.endpoint, "http://127.0.0.1:1"); /* nobody listens */
+    snprintf(s.endpoint, sizeof s.endpoint, "http://127.0.0.1:1"); /* no server listens there */
     EXPECT_OK(pull(&s, one_file));
     s.options.attempts = 2;
     EXPECT_FAILS(hub_pull(&s.options, HUB_MODEL, "org/other", NULL, NULL, &s.dir), ERR_IO,
@@ -326,7 +326,7 @@ static void an_unreachable_hub_leaves_the_cache(void)
 
 static const char *const plain_file[] = {"plain.txt", NULL};
 
-/* All bytes are of one version. */
+/* All bytes must be of one version. */
 static void expect_plain(const Setup *s, int version)
 {
     static char want[HUB_LARGE_BYTES];
@@ -456,7 +456,7 @@ static void refusals_say_what_to_do(void)
     EXPECT_INT(count_log(&s, "token none"), 1);
     s.server.refuse = 0;
     s.server.error_code = NULL;
-    EXPECT_FAILS(pull(&s, NULL), ERR_NOT_FOUND, "org/tiny: README.md: not found at"); /* listed, but not there */
+    EXPECT_FAILS(pull(&s, NULL), ERR_NOT_FOUND, "org/tiny: README.md: not found at"); /* listed, but missing */
     teardown(&s);
 }
 
@@ -503,7 +503,7 @@ static void forbid_sockets(void)
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) _exit(99);
 }
 
-/* Exit code of a child that resolves as the environment says, and dies at its first socket; -1 when it died. */
+/* Exit code of a child that resolves by its environment and is killed at its first socket; -1: it was killed. */
 static int resolve_without_sockets(const Setup *s, const char *repo)
 {
     pid_t child = fork();
@@ -531,7 +531,7 @@ static void offline_opens_no_socket(void)
         EXPECT_INT(found, OK);
         EXPECT_INT(resolve_without_sockets(&s, "org/other"), ERR_NOT_FOUND);
         setenv(variables[i], "0", 1);
-        EXPECT_INT(resolve_without_sockets(&s, "org/tiny"), -1); /* online it would have opened one */
+        EXPECT_INT(resolve_without_sockets(&s, "org/tiny"), -1); /* online it would have opened a socket */
         unsetenv(variables[i]);
     }
     s.options.offline = true;

@@ -1,4 +1,4 @@
-/* Names of repositories, what the environment says, and checksums: what needs no hub. */
+/* Names of repositories, settings from the environment, and checksums: parts that need no hub. */
 #include "files/checksum.h"
 #include "files/file.h"
 #include "files/hub.h"
@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #define SMALL "{\"model_type\": \"tiny\"}\n"
-#define SMALL_GIT "b6ded5f340daa14ef0b286ae424ea6eef34544b1" /* git hash-object */
+#define SMALL_GIT "b6ded5f340daa14ef0b286ae424ea6eef34544b1" /* printed by git hash-object */
 
 static void repository_names(void)
 {

@@ -1,4 +1,4 @@
-/* How many texts decode at once: as many as the plans of so many rows say. */
+/* How many texts are decoded at once: as many as fit by the plans for that many rows. */
 #include "fit/decoding.h"
 #include "setup/setup.h"
 

@@ -1,11 +1,11 @@
-/* What fits where a plan doesn't: found with little planning, for that of a large model is what takes time. */
+/* Settings that fit where a plan doesn't. They must be found with few plans, because planning a large model takes time. */
 #include "fit/fit.h"
 
 #include "test.h"
 
-static Device   *planned; /* the device under the counting one */
+static Device   *planned; /* the device that the counting device wraps */
 static DeviceApi counting_api;
-static int       num_launches; /* planned */
+static int       num_launches; /* launches planned so far */
 
 static Status facts(Device *device, DeviceFacts *out)
 {
@@ -70,7 +70,7 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
 #define ON_DEVICE \
     "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
 
-/* What leaves weights, gradients and moments, which alone take more, isn't planned. */
+/* Settings that keep weights, gradients and moments, which alone are too large, aren't planned. */
 static void a_large_model_is_answered_with_little_planning(void)
 {
     expect_answer(80, "", "recompute_block=true lora=true qlora=nf4", 10);
@@ -81,7 +81,7 @@ static void a_large_model_is_answered_with_little_planning(void)
                   "with per_device_train_batch_size=1 gradient_accumulation_steps=8 recompute_block=true lora=true sequence_len=256;", 7);
 }
 
-/* What memory: auto would do is found as well: what waits on the host leaves the GPU, and no more of it than is needed. */
+/* The answer also finds what memory: auto would do: tensors that may wait on the host leave the GPU, but no more of them than necessary. */
 static void what_may_wait_on_the_host_is_tried(void)
 {
     expect_answer(80, "memory_limit: 20GiB\n",
@@ -93,7 +93,7 @@ static void what_may_wait_on_the_host_is_tried(void)
     expect_answer(80, "lora: true\nqlora: nf4\noffload_weights: false\nmemory_limit: 20GiB\n", "offload_quants=true", 10);
 }
 
-/* Of their 792, 792, 12,672, 12,672 and 384 combinations. */
+/* The grids have 792, 792, 12,672, 12,672 and 384 combinations. */
 static void a_large_grid_is_searched_with_little_planning(void)
 {
     expect_answer(80, ON_DEVICE "lora: true\nqlora: nf4\n", NULL, 25);
@@ -103,14 +103,14 @@ static void a_large_grid_is_searched_with_little_planning(void)
     expect_answer(80, "gpus: 4\nlora: true\nzero_level: 3\nrecompute_block: true\n", NULL, 17);
 }
 
-/* A run from random weights has no base to adapt. */
+/* A run from random weights has no base for adapters. */
 static void what_was_not_tried_is_not_named(void)
 {
     expect_answer(80, ON_DEVICE "head_chunks: 0\nmemory_limit: 20GiB\nfrom_scratch: true\n",
                   "recompute_block=true optimizer=adamw_8bit sequence_len=256;", 3);
 }
 
-/* Those of 8 bits take least, and come first. They are AdamW's; adapters' are no matter. */
+/* 8-bit moments take least memory, and are offered first. Only AdamW has them; with adapters, moments hardly matter. */
 static void smaller_moments_are_offered(void)
 {
     expect_answer(10, "memory_limit: 130GiB\n", ": optimizer=adamw_8bit\n", 6);

@@ -20,7 +20,7 @@ static void what_ranks_divide_is_chosen(void)
 
 /* ---- what ranks divide ---- */
 
-/* A plan with these lines on an H200, in the run's arena. */
+/* A plan with these lines for an H200, in the run's arena. */
 static Plan *plan_of(Run *run, const char *model, const char *lines)
 {
     CompileOptions options;
@@ -37,8 +37,8 @@ static int64_t state_bytes(const Plan *plan)
     return bytes[REGION_WEIGHTS] + bytes[REGION_GRADS] + bytes[REGION_OPTIMIZER];
 }
 
-/* Weights, gradients, master copies and moments of four ranks are a quarter each. What a rank has whole for a while are weights and
- * gradients of two layers at the most, and of the embedding or the head. */
+/* Each of four ranks has a quarter of weights, gradients, master copies and moments. A rank holds whole, for a while, weights and gradients
+ * of at most two layers, and of the embedding or the head. */
 static void a_rank_has_its_share_of_the_state(void)
 {
     static const char qwen3_8b[] =
@@ -51,7 +51,7 @@ static void a_rank_has_its_share_of_the_state(void)
         if (param->layer == 0) layer += type_bytes(&param->type);
         if (param->layer < 0 && type_bytes(&param->type) > largest) largest = type_bytes(&param->type);
     }
-    int64_t rest = plan_total_bytes(whole) - state_bytes(whole), whole_norms = 8 << 20; /* and padding of shares */
+    int64_t rest = plan_total_bytes(whole) - state_bytes(whole), whole_norms = 8 << 20; /* whole_norms also covers the padding of shares */
     EXPECT(layer > 350 << 20 && largest == INT64_C(2) * 151936 * 4096);
     EXPECT(state_bytes(share) <= state_bytes(whole) / 4 + whole_norms);
     EXPECT(plan_total_bytes(share) - rest <= state_bytes(whole) / 4 + 2 * (2 * layer + largest));
@@ -77,7 +77,7 @@ static void what_the_run_file_sets_stays(void)
     close_run(&run);
 }
 
-/* What takes least is named, with what else to change. */
+/* The answer names the settings that take least memory, and what else to change. */
 static void what_cannot_fit_is_answered(void)
 {
     Run            run;

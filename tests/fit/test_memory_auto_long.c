@@ -1,4 +1,4 @@
-/* memory: auto: the choice is brute force's, in four budgets each for twenty runs. */
+/* memory: auto: its choice equals brute force's, in four budgets for each of twenty runs. */
 #include "memory_grid.h"
 
 static void shallow_models(void)

@@ -1,5 +1,5 @@
-/* Any body of a request is read or refused with a message; what was read is in the bounds that its fields say. The first byte says the
- * route, and whether the template prints calls of tools in a form that can be forced. */
+/* Any body of a request is read or refused with a message; values that were read are within the limits of their fields. The first byte
+ * chooses the route, and whether the template prints tool calls in a form that can be forced. */
 #include "../serve/tiny_model.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,10 +1,10 @@
-/* A vocabulary is learnt from any text, and the text comes back from its tokenizer. */
+/* A vocabulary can be learnt from any text, and its tokenizer gives the text back. */
 #include "fuzz_text.h"
 #include "text/bpe_train.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A text that was decoded once comes back whole. */
+/* A text that was decoded once is unchanged by encoding and decoding it again. */
 static void check_round_trip(const Tokenizer *tokenizer, Str text)
 {
     StrBuf once = {0}, twice = {0};

@@ -1,5 +1,5 @@
-/* Any run file is read or refused; what is read prints as a run file that reads to the same print. The bytes after the
- * first NUL are an override. */
+/* Any run file is read or refused. A run file that is read prints as a run file that reads to the same print. The bytes after the first NUL
+ * are an override. */
 #include "config/config.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         config_print(&config, &first);
         config_deinit(&config);
     }
-    if (first.len && size % 8 == 3) { /* a whole printed config takes ten times as long as what fuzzing makes */
+    if (first.len && size % 8 == 3) { /* a whole printed config takes ten times as long as a fuzzed input */
         if (config_parse("again", first.data, first.len, NULL, 0, &config, NULL) != OK) abort();
         config_print(&config, &second);
         config_deinit(&config);

@@ -1,4 +1,4 @@
-/* CSV and, by the first byte, tab-separated. Compressed files, which may grow a thousandfold, are left to fuzz_jsonl. */
+/* CSV or, chosen by the first byte, tab-separated. Compressed files, which may grow a thousandfold, are left to fuzz_jsonl. */
 #include "fuzz_records.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,4 +1,4 @@
-/* Any bytes open or are refused; of what opens every tensor can be found and decoded, and every key read as what it is. */
+/* Any bytes open or are refused. In a file that opens, every tensor can be found and decoded, and every key read as its type. */
 #include "files/gguf.h"
 
 #include <stdlib.h>

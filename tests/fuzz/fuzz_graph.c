@@ -1,4 +1,4 @@
-/* Any text is a graph or refused. What parses and holds prints as text that parses to the same print. */
+/* Any text is a graph or refused. A graph that parses and verifies prints as text that parses to the same print. */
 #include "ops/ops.h"
 
 #include <stdlib.h>

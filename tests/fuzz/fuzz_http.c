@@ -1,5 +1,5 @@
-/* What clients send: any bytes are refused or are requests within the limits; a request that is written and read again is the same; where
- * the bytes are cut doesn't matter. The first byte chooses the limits, the second the length of the pieces. */
+/* Bytes from clients: any bytes are refused or are requests within the limits. A request that is written and read again is the same.
+ * Cutting the bytes elsewhere changes nothing. The first byte chooses the limits, the second the length of the pieces. */
 #include "serve/http_reader.h"
 
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static size_t feed(HttpReader *reader, const uint8_t *data, size_t size, size_t 
     return taken;
 }
 
-/* One request after the other, as far as they go. */
+/* Reads requests one after another until one is refused or the bytes end. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 2) return 0;

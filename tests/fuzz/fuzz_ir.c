@@ -1,5 +1,5 @@
-/* A module, a NUL, a config.json, perhaps a NUL and an objective of it, whose teacher is the same model: any bytes are bound or refused, in
- * bounded time and memory. A graph that comes of them holds, and its text parses to the same text. */
+/* Input: a module, a NUL, a config.json, perhaps a NUL and an objective whose teacher is the same model. Any bytes are bound or refused, in
+ * bounded time and memory. A resulting graph verifies, and its text parses to the same text. */
 #include "ir/module.h"
 #include "ops/ops.h"
 
@@ -28,7 +28,7 @@ static void check_graph(Arena *arena, const Graph *graph)
     strbuf_deinit(&second);
 }
 
-/* The program that trains the objective of that text. */
+/* Binds the training program of the objective in `text`. */
 static Status bind_objective(Arena *arena, const IrModule *model, const JsonValue *config, const char *text, size_t len,
                              const BindOptions *options, Graph **out)
 {

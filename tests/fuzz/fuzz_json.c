@@ -1,4 +1,4 @@
-/* Any bytes parse or are refused; what parses is written as text that parses to the same text. */
+/* Any bytes parse or are refused; a parsed value is written as text that parses to the same text. */
 #include "base/json.h"
 
 #include <stdlib.h>
@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Every look-up on every value; each may find something only where the type says so. */
+/* Calls every look-up on a value; each may find something only if the value has its type. */
 static void look_up(const JsonValue *value)
 {
     const char *text;
@@ -46,14 +46,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         if (json_parse(&arena, "lines", first.data, first.len, &again) != OK) abort();
     }
     strbuf_clear(&first);
-    json_write_string(&first, (const char *)data, size); /* any bytes */
+    json_write_string(&first, (const char *)data, size); /* the input as a string of any bytes */
     if (json_parse(&arena, "string", first.data, first.len, &again) != OK || again.type != JSON_STRING) abort();
     double number = 0;
     if (size) memcpy(&number, data, size < sizeof number ? size : sizeof number);
     strbuf_clear(&first);
     json_write_double(&first, number);
     if (json_parse(&arena, "number", first.data, first.len, &again) != OK) abort();
-    if (again.type == JSON_DOUBLE ? again.number != number : number - number == 0) abort(); /* null: not finite */
+    if (again.type == JSON_DOUBLE ? again.number != number : number - number == 0)
+        abort(); /* a number that isn't finite is written as null */
     strbuf_deinit(&first);
     strbuf_deinit(&second);
     arena_deinit(&arena);

@@ -1,4 +1,4 @@
-/* JSON lines, JSON arrays and text, plain or compressed, and the rows of parquet; the first byte chooses. */
+/* JSON lines, JSON arrays and text, plain or compressed, and rows of parquet; the first byte chooses. */
 #include "fuzz_records.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,4 +1,4 @@
-/* Any bytes are a parquet file whose rows are JSON, or an error. */
+/* Any bytes are a parquet file with rows of JSON, or an error. */
 #include "base/json.h"
 #include "data/parquet.h"
 
@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < MOST_ROWS && has; i++) {
         strbuf_clear(&row);
         if (parquet_next(reader, &row, &has) != OK || !has || row.len > 1 << 20) break;
-        /* the one thing a file can do to make it no JSON for us: a key twice */
+        /* the one fault of a file that makes its row invalid JSON here: a key that occurs twice */
         if (json_parse_row(&arena, "row", row.data, row.len, &value) != OK && !__builtin_strstr(status_message(), "twice") &&
             !__builtin_strstr(status_message(), "uplicate"))
             abort();

@@ -1,4 +1,4 @@
-/* Any text of a graph, with any options, is what passes work on or refuse: each alone, each twice, and those of training in order. */
+/* Passes work on any text of a graph, with any options, or refuse it: each pass alone, each twice, and the passes of training in order. */
 #include "passes/alone.h"
 #include "passes/pass.h"
 
@@ -7,7 +7,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What a pass makes is a graph again. */
+/* Each pass must give a graph that verifies. */
 static void run(const uint8_t *data, size_t size, const char *const *names, size_t count)
 {
     Arena  arena = {0};

@@ -1,4 +1,4 @@
-/* Any run file of another tool is ported or refused; what is ported is a run file. The last byte says which tool's it is. */
+/* Any run file of another tool is ported or refused; the ported text is a valid run file. The last byte chooses the tool. */
 #include "port/port.h"
 
 #include <stdlib.h>

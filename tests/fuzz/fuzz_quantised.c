@@ -1,4 +1,5 @@
-/* Any tensors and any quantization_config are read as quantised or refused; what is read has numbers everywhere. */
+/* Any tensors with any quantization_config are read as quantised weights or refused; every element of a weight that is read can be
+ * decoded. */
 #include "model/quantised.h"
 
 #include <stdlib.h>
@@ -17,7 +18,7 @@ static void read_tensors(const void *data, size_t size, QuantisedFormat format)
             const StTensor        *tensor = st_at(file, i);
             const QuantisedTensor *codes = quantised_of(tensor);
             if (st_find(file, tensor->name) != tensor || !st_dtype_is_float(tensor->dtype)) abort();
-            Status  status = st_check_range(tensor, DT_F32); /* of all numbers */
+            Status  status = st_check_range(tensor, DT_F32); /* status of reading all elements */
             int64_t count = tensor->numel < 3 ? tensor->numel : 3;
             if (st_to_f32(tensor, tensor->numel - count, count, values) != OK) abort();
             for (int64_t k = 0; k < count && status == OK; k++)
@@ -45,7 +46,7 @@ static void read_config(const void *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    void *copy = aligned_alloc(64, (size + 64) / 64 * 64); /* as aligned as a mapped file */
+    void *copy = aligned_alloc(64, (size + 64) / 64 * 64); /* aligned like a mapped file */
     if (size) memcpy(copy, data, size);
     for (int format = QUANTISED_NF4; format <= QUANTISED_NVFP4; format++) read_tensors(copy, size, (QuantisedFormat)format);
     read_config(copy, size);

@@ -1,4 +1,4 @@
-/* Reads bytes as a file of the given name, parsing every record and laying it out as training would. */
+/* Reads bytes as a file with the given name: parses every record and lays it out as training would. */
 #pragma once
 
 #include "data/format.h"
@@ -21,7 +21,7 @@ static void fuzz_record(Arena *arena, const Record *record, const DatasetOptions
             abort();
 }
 
-/* How many records there are, -1 when an error ends them: where depends on how much is read at once. Closes the reader. */
+/* Number of records; -1: an error ended them, at a place that depends on how much is read at once. Closes the reader. */
 static int fuzz_reader(Reader *reader, const DatasetOptions *options)
 {
     enum { MOST_RECORDS = 24 };
@@ -42,7 +42,7 @@ static int fuzz_reader(Reader *reader, const DatasetOptions *options)
     return status == OK ? count : -1;
 }
 
-/* Some of the inputs come from a file too, which must give as many records where nothing is damaged. */
+/* Some inputs are also read from a file, which must give the same number of records if nothing is damaged. */
 static void fuzz_records(const char *name, const uint8_t *data, size_t size)
 {
     Reader        *reader;

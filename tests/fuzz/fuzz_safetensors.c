@@ -1,4 +1,4 @@
-/* Any bytes open or are refused; every tensor of what opens can be found, read and checked. */
+/* Any bytes open or are refused; in a file that opens, every tensor can be found, read and checked. */
 #include "files/safetensors.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    void   *copy = aligned_alloc(64, (size + 64) / 64 * 64); /* as aligned as a mapped file */
+    void   *copy = aligned_alloc(64, (size + 64) / 64 * 64); /* aligned like a mapped file */
     StFile *file;
     float   value;
     DType   dtype;

@@ -1,5 +1,5 @@
-/* Any bytes are a shard whose documents can all be read, or an error. Reserved fields of the header say what is made right
- * first, so that the checks behind are reached: its file size, its checksum, the input's size, the data's checksum. */
+/* Any bytes are a shard whose documents can all be read, or an error. Reserved fields of the header choose which fields are first
+ * corrected, so that later checks are reached: the file size, the checksum, the input's size, the data's checksum. */
 #include "data/shard_format.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* The input as a file, put right where it asks for that; *size is its bytes from then on. */
+/* Copies the input as a file, and corrects the fields that its header asks for; *size becomes the size of the copy. */
 static char *shard_make(const uint8_t *data, size_t *size)
 {
     enum { MOST = 1 << 14 };
@@ -20,7 +20,7 @@ static char *shard_make(const uint8_t *data, size_t *size)
     if (had < sizeof(ShardHeader)) return copy;
     ShardHeader *header = (ShardHeader *)copy;
     bool         is_small = header->num_tokens < MOST && header->num_documents < MOST && header->num_columns < MOST &&
-                    header->token_numbers < MOST; /* so that no product overflows */
+                    header->token_numbers < MOST; /* so that products don't overflow */
     uint64_t end = is_small ? shard_layout(header).end : MOST;
     if (header->reserved[2] % 2 == 0 && end < MOST) *size = end;
     if (header->reserved[0] % 2 == 0) header->file_size = *size;
@@ -29,7 +29,7 @@ static char *shard_make(const uint8_t *data, size_t *size)
     return copy;
 }
 
-/* The same bytes from a file. */
+/* The same bytes read from a file must give the same shard. */
 static void check_file(const char *bytes, size_t size, const Shard *shard)
 {
     char     path[64];

@@ -1,5 +1,5 @@
-/* Input: a template, NUL, the variables as JSON. Parses and renders; errors are fine, crashes and leaks are not. Messages
- * among the variables are rendered by the memo too, as they are and with their texts turned round, which must agree. */
+/* Input: a template, NUL, the variables as JSON. Parses and renders them; errors are fine, crashes and leaks are not. If the variables have
+ * messages, they are also rendered with the memo, once as they are and once with their texts reversed; the results must agree. */
 #include "text/template/memo.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static void turn_texts_round(JsonValue *messages)
             char *text = (char *)member->value.string.data;
             for (size_t a = 0, b = member->value.string.len; a + 1 < b; a++, b--) {
                 char c = text[a];
-                if ((unsigned char)c > 127 || (unsigned char)text[b - 1] > 127) break; /* characters stay whole */
+                if ((unsigned char)c > 127 || (unsigned char)text[b - 1] > 127) break; /* characters of several bytes stay whole */
                 text[a] = text[b - 1];
                 text[b - 1] = c;
             }

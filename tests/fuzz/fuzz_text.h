@@ -1,4 +1,4 @@
-/* Encodes and decodes every way there is, checking what must hold for any tokenizer. */
+/* Encodes and decodes in every way, checking the invariants of any tokenizer. */
 #pragma once
 
 #include "text/tokenizer.h"
@@ -27,7 +27,7 @@ static void text_encode(const Tokenizer *tokenizer, Str text, EncodeOptions opti
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
     TokenIds          ids = {0};
-    for (int again = 0; again < 2; again++) { /* the second time from the cache */
+    for (int again = 0; again < 2; again++) { /* the second time with a filled cache */
         size_t before = ids.len;
         if (tokenizer_encode(tokenizer, scratch, text.data, text.len, options, &ids) != OK) break;
         if (again && (ids.len != 2 * before || (before && memcmp(ids.data, ids.data + before, before * sizeof *ids.data) != 0))) abort();

@@ -1,5 +1,5 @@
-/* Input: a tokenizer.json, NUL, a text, NUL, a tokenizer_config.json that is the other files beside it too. Loads,
- * encodes, decodes, streams; errors are fine, crashes and leaks are not. */
+/* Input: a tokenizer.json, NUL, a text, NUL, a tokenizer_config.json that also stands for the other files beside it. Loads, encodes,
+ * decodes, streams; errors are fine, crashes and leaks are not. */
 #include "fuzz_text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -1,5 +1,5 @@
-/* Any answer is read, to the same however it is cut; what is told of it holds all of its text but for calls, marks and blanks. The first
- * byte says how it is cut. */
+/* Any answer can be read, with the same result however it is cut. The reported parts hold all its text except calls, marks and blanks. The
+ * first byte says how it is cut. */
 #include "serve/tool_calls.h"
 
 #include "base/json.h"
@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 typedef struct Told {
-    StrBuf all; /* texts, and calls between bytes that no text has: 0 becomes 1 there */
+    StrBuf all; /* reported texts and calls, with a 1 byte around calls; a 0 byte of a text is replaced by 1 */
     size_t calls, text_bytes;
 } Told;
 

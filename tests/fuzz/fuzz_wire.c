@@ -1,4 +1,4 @@
-/* What other processes send: any bytes are refused, or are within what this program does with them. */
+/* Bytes from other processes: any bytes are refused, or are within what this program can handle. */
 #include "comm/reduce.h"
 #include "comm/wire.h"
 
@@ -12,7 +12,7 @@ static void read_control(const uint8_t *bytes)
     Pulse       pulse;
     CommEnd     end = {0};
     char        why[256];
-    CommLimits  limits = {.progress = 1e12, .grace = 1}; /* says nothing */
+    CommLimits  limits = {.progress = 1e12, .grace = 1}; /* limits so large that the rank is never late */
     if (!wire_control_read(bytes, &message)) return;
     pulse_init(&pulse);
     pulse_told(&pulse, message.phase, message.longest, message.silence, message.waits);
@@ -33,7 +33,7 @@ static void read_call(const uint8_t *bytes)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    uint8_t     bytes[sizeof(WireControl)] = {0}; /* the largest */
+    uint8_t     bytes[sizeof(WireControl)] = {0}; /* as large as the largest message */
     WireHello   hello;
     WireVerdict verdict;
     memcpy(bytes, data, size < sizeof bytes ? size : sizeof bytes);

@@ -1,4 +1,4 @@
-/* The device of tests that run on the CPU and, built with FAMILY_CUDA into test_cuda, on a GPU. */
+/* The device of tests that run on the CPU and, compiled with FAMILY_CUDA into test_cuda, on a GPU. */
 #pragma once
 
 #include "device/device.h"
@@ -10,7 +10,7 @@
 #define TEXTS_DEVICE "cpu"
 #endif
 
-/* Skips the case where there is no such device. */
+/* Skips the case if the device doesn't exist. */
 #define NEED_DEVICE() \
     do { \
         Device *needed; \

@@ -15,7 +15,7 @@ static ChatAct take(ChatSession *s, const char *line)
     return act;
 }
 
-/* Role's first letter and content of each message. */
+/* Expects the messages: for each the first letter of its role, and its content. */
 static void expect_messages(ChatSession *s, const char *want)
 {
     const JsonValue *messages = chat_session_messages(s);
@@ -62,7 +62,7 @@ static void the_system_message_is_replaced_and_turns_stay(void)
     take(s, "/clear");
     expect_messages(s, "s:x");
     EXPECT_INT(take(s, "two"), CHAT_ASK);
-    EXPECT_INT(chat_session_request(s), 1); /* draws aren't those of the first question */
+    EXPECT_INT(chat_session_request(s), 1); /* draws differ from those of the first question */
     chat_session_destroy(s);
 }
 

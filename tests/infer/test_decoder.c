@@ -1,16 +1,16 @@
-/* Texts decoded together: each is what it is alone, to the bit, whatever is decoded beside it. */
+/* Texts decoded together: each has the same bits as if decoded alone, whatever else is decoded. */
 #include "infer/infer_model.h"
 #include "infer/pages.h"
 #include "setup/setup.h"
 
 #include "texts.h"
 
-static const char *dtype_of_models; /* NULL: as the folder has it */
-static const char *cache_of_models; /* as infer_use_cache takes it */
+static const char *dtype_of_models; /* NULL: the folder's dtype */
+static const char *cache_of_models; /* argument of infer_use_cache */
 
 enum { TOGETHER = 5 };
 
-/* Whether a program reads several prompts. */
+/* Whether one of the programs reads several prompts at once. */
 static bool reads_several(const InferModel *infer)
 {
     for (int i = 0; i < infer->options.num_programs; i++)
@@ -18,9 +18,9 @@ static bool reads_several(const InferModel *infer)
     return false;
 }
 
-static int num_together; /* runs that read several prompts */
+static int num_together; /* number of runs that read several prompts */
 
-/* run_all, counting them. */
+/* As run_all, but counts those runs. */
 static void run_texts(Decoder *decoder)
 {
     for (int steps = 0; decoder_is_busy(decoder); steps++) {
@@ -39,7 +39,7 @@ static void open_decoder(InferModel *infer, const char *family, const DecoderOpt
     EXPECT_OK(infer_use_dtype(infer, dtype_of_models));
     EXPECT_OK(infer_use_cache(infer, cache_of_models));
     infer_want_decoding(infer, options);
-    if (options->rows >= TOGETHER && !reads_several(infer)) { /* that short prompts are read together doesn't depend on the device */
+    if (options->rows >= TOGETHER && !reads_several(infer)) { /* short prompts are read together on every device */
         compile_add(&infer->options, &entry_prefill, TOGETHER, 8);
         compile_add(&infer->options, &entry_prefill, TOGETHER - 1, 64);
     }
@@ -53,8 +53,8 @@ static void close_decoder(InferModel *infer, Decoder *decoder)
     infer_close(infer);
 }
 
-/* All texts of a family with so many places, submitted at once or, `one_by_one`, each after the one before has ended. Returns how often one
- * was preempted. */
+/* Decodes all texts of a family with options->rows places. They are submitted at once, or with `one_by_one` each after the one before has
+ * ended. Returns how often a text was preempted. */
 static int64_t decode_texts(const char *family, const DecoderOptions *options, bool one_by_one, Text *texts)
 {
     InferModel infer;
@@ -117,14 +117,14 @@ static void a_text_over_keys_in_fp8_is_the_same_alone_and_in_company(void)
     dtype_of_models = cache_of_models = NULL;
 }
 
-/* Of DeepSeek-V3's form: 2 layers, a latent of 12 numbers, 4 of a key that both heads share; without latents heads have 10 of a key and 8
- * of a value. */
+/* A model of DeepSeek-V3's form: 2 layers, latents of 12 elements, and 4 elements of a key that both heads share. Without latents each head
+ * has a key of 10 elements and a value of 8. */
 static void latents_take_less_of_the_cache(void)
 {
     NEED_DEVICE();
     static const struct {
         const char *dtype, *cache;
-        int64_t     bytes; /* of a number */
+        int64_t     bytes; /* bytes of an element */
     } cases[] = {{"fp32", NULL, 4}, {"bf16", NULL, 2}, {"fp32", "fp8", 1}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         InferModel infer;
@@ -147,7 +147,7 @@ static void latents_take_less_of_the_cache(void)
     dtype_of_models = cache_of_models = NULL;
 }
 
-/* An adapter that rows may choose keeps keys and values whole where it changes the weight that makes them, for all rows. */
+/* If an adapter that rows may choose changes the weight that makes keys and values, the cache keeps them whole for all rows. */
 static void adapters_of_what_makes_keys_keep_them_whole(void)
 {
     NEED_DEVICE();
@@ -169,7 +169,7 @@ static void adapters_of_what_makes_keys_keep_them_whole(void)
     }
 }
 
-/* Requests come at moments drawn at random, while others decode. */
+/* Requests arrive at random moments, while others decode. */
 static void decode_arrivals(const char *family, const DecoderOptions *options, uint32_t seed, Text *texts)
 {
     InferModel infer;
@@ -206,7 +206,8 @@ static void a_text_is_the_same_whenever_it_comes(void)
     free(alone), free(beside);
 }
 
-/* Three texts that outgrow four pages: the third is preempted, and cancelled while it waits; the second is preempted later, and goes on. */
+/* Three texts that outgrow four pages: the third is preempted, and cancelled while it waits; the second is preempted later, and
+ * continues. */
 static void a_preempted_text_can_be_cancelled(void)
 {
     NEED_DEVICE();
@@ -274,7 +275,7 @@ static void requests_that_cant_be_decoded_are_refused(void)
     close_decoder(&infer, decoder);
 }
 
-/* While a long prompt is read, a text goes on: it never waits for more than 512 tokens of the prompt. */
+/* While a long prompt is read, a text continues: it never waits for more than 512 tokens of the prompt. */
 static void a_long_prompt_keeps_nobody_waiting(void)
 {
     NEED_DEVICE();
@@ -294,7 +295,7 @@ static void a_long_prompt_keeps_nobody_waiting(void)
     EXPECT_OK(decoder_submit(decoder, &large, NULL));
     run_all(decoder);
     close_decoder(&infer, decoder);
-    open_decoder(&infer, "families/qwen3", &options, &decoder); /* without the pages of the one alone */
+    open_decoder(&infer, "families/qwen3", &options, &decoder); /* opened anew: no pages of the decoding alone are left */
     request.max_tokens = 30;
     EXPECT_OK(decoder_submit(decoder, &request, NULL));
     while (text.count < 2) EXPECT_OK(decoder_step(decoder));
@@ -369,7 +370,7 @@ static void pages_are_shared_by_what_they_hold(void)
     EXPECT(pages_find(pages, begin, b) == 0 && pages_find(pages, behind_second, b) == 0 && pages_find(pages, other, a) == 0);
     pages_drop(pages, first);
     pages_drop(pages, second);
-    EXPECT(pages_free(pages) == COUNT && pages_find(pages, begin, a) == first); /* kept while there is room */
+    EXPECT(pages_free(pages) == COUNT && pages_find(pages, begin, a) == first); /* freed pages keep their contents while there is room */
     pages_hold(pages, first);
     for (int i = 0; i < COUNT - 1; i++) EXPECT(pages_take(pages) != first);
     EXPECT(pages_free(pages) == 0 && pages_find(pages, begin, a) == first && pages_find(pages, behind_first, b) == 0);

@@ -1,11 +1,11 @@
-/* Prompts of a file, the file of their samples, and the text that tokens become. */
+/* A file of prompts, the file of their samples, and the text that tokens become. */
 #include "infer/answer.h"
 #include "infer/generate_file.h"
 #include "infer/resumable_file.h"
 
 #include "test.h"
 
-/* A tokenizer of the letters a to j, and of one special token. */
+/* A tokenizer of the letters a to j and one special token. */
 static const char letters_json[] =
     "{\"added_tokens\": [{\"id\": 10, \"content\": \"<|end|>\", \"special\": true, \"normalized\": false}], \"decoder\": {\"type\": \"Fuse\"}, "
     "\"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {\"a\": 0, \"b\": 1, \"c\": 2, \"d\": 3, "
@@ -115,7 +115,7 @@ static void a_file_without_rows_or_a_template_is_refused(void)
     EXPECT_FAILS(read_prompts(&infer, "{}\n", true, &file), ERR_INVALID, "p.jsonl has no row that is fine; the first says: p.jsonl:1: ");
     prompt_file_deinit(&file);
     EXPECT_FAILS(read_prompts(&infer, "{\"prompt\": \"a\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n", true, &file),
-                 ERR_NOT_FOUND, "/nowhere has no chat template"); /* no fault of the row */
+                 ERR_NOT_FOUND, "/nowhere has no chat template"); /* the fault isn't the row's */
     prompt_file_deinit(&file);
     close_letters(&infer);
 }
@@ -160,7 +160,7 @@ static void stop_texts_end_an_answer_and_are_left_out(void)
     open_letters(&infer);
     answer_init(&answer, infer.tokenizer, &stops, -1, NULL, 0);
     EXPECT(push(&answer, 0) && push(&answer, 2));
-    EXPECT_INT(answer.settled, 1); /* the c may begin a stop text */
+    EXPECT_INT(answer.settled, 1); /* the c may begin a stop text, so it isn't settled */
     EXPECT(push(&answer, 2));
     EXPECT_INT(answer.settled, 2);
     EXPECT(!push(&answer, 3));

@@ -1,6 +1,6 @@
-/* Greedy texts of tiny models equal those that transformers (and PEFT) made of the same prompts in double precision:
+/* Greedy texts of tiny models equal the texts that transformers (and PEFT) made of the same prompts in double precision:
  * tests/oracle/make_greedy.py and make_row_adapters.py. Decoding in fp32 may choose another token where the reference's two largest logits
- * hardly differ. On the CPU or, built with FAMILY_CUDA, on a GPU. */
+ * hardly differ. Runs on the CPU or, compiled with FAMILY_CUDA, on a GPU. */
 #include "infer/decoder.h"
 #include "infer/infer_model.h"
 
@@ -84,7 +84,7 @@ static void decode(InferModel *infer, const DecoderOptions *options, const Expec
 
 /* ---- comparing ---- */
 
-/* Between the reference's two largest logits at this place of all texts. */
+/* Difference of the reference's two largest logits at this place, counted over all texts. */
 static float margin_at(const Expected *expected, int64_t place)
 {
     for (int64_t i = 0; i < expected->num_near; i++)
@@ -92,7 +92,7 @@ static float margin_at(const Expected *expected, int64_t place)
     return INFINITY;
 }
 
-/* Returns whether the texts differ. Behind the first difference there is nothing to compare. */
+/* Returns whether the texts differ. After the first difference there is nothing to compare. */
 static bool compare(const char *what, const Expected *expected, int64_t i, const Text *text)
 {
     const int32_t *want = expected->texts + i * TOKENS;
