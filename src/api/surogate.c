@@ -156,11 +156,10 @@ Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_s
 
 Status api_generate(Session *session, GenerateJob *job, const sg_sampling *sampling, TokenIds *out)
 {
-    GenerateStats stats;
     job->sink = collect;
     job->context = out;
     job->sample = api_sample_options(sampling);
-    return generate(session, job, &stats);
+    return generate(session, job);
 }
 
 /* ---- runs ---- */

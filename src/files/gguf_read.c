@@ -195,7 +195,8 @@ static Status read_alignment(GgufFile *file)
 {
     double alignment = GGUF_ALIGNMENT;
     gguf_get_number(file, "general.alignment", &alignment);
-    FAIL_IF(!(alignment >= 1 && alignment <= 1 << 20), ERR_INVALID, "%s: general.alignment is %g", file->path, alignment);
+    FAIL_IF(!(alignment >= 1 && alignment <= 1 << 20) || alignment != (double)(uint64_t)alignment, ERR_INVALID,
+            "%s: general.alignment is %g; expected a whole number from 1 to %d", file->path, alignment, 1 << 20);
     file->alignment = (uint64_t)alignment;
     return OK;
 }

@@ -3,14 +3,12 @@
 
 typedef struct Text {
     const GenerateJob *job;
-    GenerateStats     *stats;
     DecodeEnd          end;
 } Text;
 
 static bool hand_out(void *context, const DecodeToken *token)
 {
     Text *text = context;
-    text->stats->generated++;
     return text->job->sink(text->job->context, token->id);
 }
 
@@ -18,13 +16,11 @@ static void note_end(void *context, DecodeEnd end)
 {
     Text *text = context;
     text->end = end;
-    text->stats->stopped = end == DECODE_AT_STOP || end == DECODE_BY_CALLER;
-    text->stats->context_full = end == DECODE_AT_CONTEXT;
 }
 
-Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats)
+Status generate(Session *session, const GenerateJob *job)
 {
-    Text          text = {.job = job, .stats = out_stats};
+    Text          text = {.job = job};
     DecodeRequest request = {.prompt = job->prompt,
                              .prompt_len = job->prompt_len,
                              .max_tokens = job->max_tokens,
@@ -35,7 +31,6 @@ Status generate(Session *session, const GenerateJob *job, GenerateStats *out_sta
                              .token = hand_out,
                              .end = note_end};
     Decoder      *decoder;
-    *out_stats = (GenerateStats){0};
     TRY(decoder_create(session, &decoder));
     Status status = decoder_submit(decoder, &request, NULL);
     while (status == OK && decoder_is_busy(decoder)) status = decoder_step(decoder);

@@ -16,15 +16,9 @@ typedef struct GenerateJob {
     int            num_eos;
     GenerateSink   sink;
     void          *context;
-    const float  **seen; /* NULL, or receives the logits that the sink's next token was chosen by */
 } GenerateJob;
 
-typedef struct GenerateStats {
-    int64_t generated;    /* tokens given to the sink; EOS isn't */
-    bool    stopped;      /* ended by EOS or by the sink */
-    bool    context_full; /* the cache was full before max_tokens */
-} GenerateStats;
-
-/* The session must have programs of the entries prefill and decode. ERR_INVALID: the prompt doesn't fit the cache. ERR_DIVERGED: the
+/* The text ends after max_tokens, at EOS (which the sink doesn't get), when the sink returns false, or when the cache is full. The session
+ * must have programs of the entries prefill and decode. ERR_INVALID: the prompt is empty or doesn't fit the cache. ERR_DIVERGED: the
  * model's logits contain no usable number. */
-NODISCARD Status generate(Session *session, const GenerateJob *job, GenerateStats *out_stats);
+NODISCARD Status generate(Session *session, const GenerateJob *job);

@@ -437,7 +437,8 @@ static Status bind_output(Binder *b, const JsonValue *s)
     if (b->ns) name = bind_own_name(b, name);
     if (b->is_fallback && graph_output(b->graph, name)) return OK;
     if (graph_output(b->graph, name))
-        BIND_FAIL(b, s, "second output named %s%s", name, b->model ? ": those of the model count too, take another name" : "");
+        BIND_FAIL(b, s, "second output named %s%s", name,
+                  b->model != b->module ? ": the model's outputs count too, take another name" : "");
     graph_add_output(b->graph, name, value);
     return OK;
 }

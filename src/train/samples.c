@@ -78,7 +78,6 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
     const Config *c = s->config;
     TokenIds      ids = {0}, out = {0};
     StrBuf        prompt = {0}, text = {0};
-    GenerateStats stats;
     int32_t       stops[2];
     int           num_stops = 0;
     if (tokenizer_eos_id(s->tokenizer) >= 0) stops[num_stops++] = tokenizer_eos_id(s->tokenizer);
@@ -93,7 +92,7 @@ static Status generate_one(Samples *s, const SampleJob *job, int index)
                                   .num_eos = num_stops,
                                   .sink = keep_id,
                                   .context = &out};
-        status = generate(job->session, &generation, &stats);
+        status = generate(job->session, &generation);
     }
     if (status == OK) status = tokenizer_decode(s->tokenizer, out.data, out.len, true, &text);
     if (status == OK && job->metrics) status = metrics_sample(job->metrics, job->step, strbuf_cstr(&prompt), strbuf_cstr(&text), text.len);

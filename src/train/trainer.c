@@ -5,10 +5,12 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/scoped.h"
 #include "fit/fit.h"
 #include "model/dora.h"
 #include "model/init.h"
 #include "model/merge.h"
+#include "model/peft.h"
 #include "model/stop_token.h"
 #include "model/weights.h"
 #include "passes/optimizers.h"
@@ -241,6 +243,19 @@ static Status find_pairs(Trainer *t)
     return lora_pairs_make(t->model, t->plan, lora, t->options.master_dtype, t->comm, device_cpu_pool(t->device), &t->pairs);
 }
 
+/* Says if loading the run's adapter rounds its weights to lora_dtype. */
+static Status tell_rounding(const Trainer *t)
+{
+    SCOPED(st_close_at) StFile *file = NULL;
+    bool                        has_fp32 = false;
+    if (!trainer_leads(t) || t->options.master_dtype == DT_F32) return OK;
+    TRY(peft_open_tensors(t->config->adapter, &file));
+    for (size_t i = 0; i < st_count(file); i++) has_fp32 = has_fp32 || st_at(file, i)->dtype == ST_F32;
+    if (has_fp32)
+        log_info("the adapter %s: its fp32 weights are rounded to lora_dtype: %s", t->config->adapter, choice_text(t->config->lora_dtype));
+    return OK;
+}
+
 static Status load_weights(Trainer *t)
 {
     const Config *c = t->config;
@@ -257,7 +272,10 @@ static Status load_weights(Trainer *t)
     }
     TRY(weights_tell_requantised(t->session, t->model));
     if (t->resume_path[0]) return checkpoint_load(t->resume_path, t->session, true, &t->stepper.has_scales);
-    if (c->adapter) return weights_load_adapter(t->session, c->adapter);
+    if (c->adapter) {
+        TRY(tell_rounding(t));
+        return weights_load_adapter(t->session, c->adapter);
+    }
     if (t->pairs) return lora_pairs_load(t->session, t->pairs);
     if (!t->options.lora.use_dora) return adapters ? init_params(t->session, (uint64_t)c->seed, true, pool) : OK;
     TRY(trainer_agree(t, OK)); /* if a rank failed before, no rank begins dora_begin, which is collective */

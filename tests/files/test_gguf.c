@@ -234,6 +234,21 @@ static void errors_say_what_is_wrong(void)
     EXPECT_FAILS(open_changed(text, entry + 25, 1), ERR_INVALID, "its data isn't in the file");
 }
 
+static void an_alignment_is_a_whole_number(void)
+{
+    static const char head[] = "GGUF\3\0\0\0" /* no tensors, one value */
+                               "\0\0\0\0\0\0\0\0\1\0\0\0\0\0\0\0\x11\0\0\0\0\0\0\0general.alignment\6\0\0\0";
+    static const float values[] = {32.5f, 0, -32, 2097152};
+    GgufFile          *file;
+    for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
+        char bytes[sizeof head - 1 + sizeof(float)];
+        memcpy(bytes, head, sizeof head - 1);
+        memcpy(bytes + sizeof head - 1, &values[i], sizeof(float));
+        EXPECT_FAILS(gguf_open_memory("t.gguf", bytes, sizeof bytes, &file), ERR_INVALID,
+                     arena_printf(&arena, "general.alignment is %g; expected a whole number from 1 to 1048576", (double)values[i]));
+    }
+}
+
 TEST_MAIN(TEST(blocks_are_those_of_the_formats_own_tools), TEST(any_bytes_decode), TEST(values_at_the_edge_stay_finite),
           TEST(a_file_has_the_formats_bytes), TEST(a_file_that_fails_leaves_what_was_there), TEST(what_is_written_is_read),
-          TEST(damaged_files_are_refused), TEST(errors_say_what_is_wrong))
+          TEST(damaged_files_are_refused), TEST(errors_say_what_is_wrong), TEST(an_alignment_is_a_whole_number))

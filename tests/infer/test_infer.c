@@ -1,4 +1,4 @@
-/* Generation and evaluation against computing everything anew. */
+/* Generation and evaluation, compared with computing everything anew for each token. */
 #include "infer/bigram.h"
 #include "infer/evaluate.h"
 #include "infer/generate.h"
@@ -26,17 +26,15 @@ static bool push(void *context, int32_t id)
 
 static void generate_ids(InferModel *infer, const int32_t *prompt, size_t prompt_len, int64_t count, SampleOptions sample, TokenIds *out)
 {
-    GenerateJob   job = {.prompt = prompt, .prompt_len = prompt_len, .max_tokens = count, .sample = sample, .sink = push, .context = out};
-    GenerateStats stats;
+    GenerateJob job = {.prompt = prompt, .prompt_len = prompt_len, .max_tokens = count, .sample = sample, .sink = push, .context = out};
     out->len = 0;
-    EXPECT_OK(generate(infer->session, &job, &stats));
-    EXPECT_INT(stats.generated, out->len);
+    EXPECT_OK(generate(infer->session, &job));
 }
 
 static const int32_t prompt[] = {5, 17, 3, 44, 60, 2, 9, 9, 31, 8, 27};
 enum { PROMPT = sizeof prompt / sizeof prompt[0], WANTED = 40 };
 
-/* Each token from a prefill of all before it, so that no cache is used. */
+/* Computes each token by a prefill of all tokens before it, so that no cache is used. */
 static void greedy_text_is_that_without_a_cache(void)
 {
     InferModel infer;
@@ -61,21 +59,19 @@ static void greedy_text_is_that_without_a_cache(void)
 
 static void the_context_s_end_ends_the_text(void)
 {
-    InferModel    infer;
-    TokenIds      out = {0};
-    GenerateStats stats;
+    InferModel infer;
+    TokenIds   out = {0};
     EXPECT_OK(open_model(&infer));
     EXPECT_OK(start_cache(&infer, 16, 5));
     GenerateJob job = {.prompt = prompt, .prompt_len = PROMPT, .max_tokens = 100, .sink = push, .context = &out};
-    EXPECT_OK(generate(infer.session, &job, &stats));
-    EXPECT(stats.context_full);
+    EXPECT_OK(generate(infer.session, &job));
     EXPECT_INT(out.len, 16 - PROMPT + 1);
     int32_t longer[17] = {1};
     job.prompt = longer;
     job.prompt_len = 17;
-    EXPECT_FAILS(generate(infer.session, &job, &stats), ERR_INVALID, "17 tokens");
+    EXPECT_FAILS(generate(infer.session, &job), ERR_INVALID, "17 tokens");
     job.prompt_len = 0;
-    EXPECT_FAILS(generate(infer.session, &job, &stats), ERR_INVALID, "empty");
+    EXPECT_FAILS(generate(infer.session, &job), ERR_INVALID, "empty");
     token_ids_deinit(&out);
     infer_close(&infer);
 }
@@ -101,12 +97,12 @@ static void a_session_serves_what_needs_no_more(void)
         EXPECT_OK(infer_start_decoding(&infer, &others[i]));
         EXPECT(infer.plan != plan && infer.decoding.rows == others[i].rows);
     }
-    EXPECT_OK(start_cache(&infer, 64, 64)); /* of other programs */
+    EXPECT_OK(start_cache(&infer, 64, 64)); /* other programs */
     EXPECT_INT(infer.decoding.rows, 0);
     infer_close(&infer);
 }
 
-/* Windows of a longer text give each token the loss of a text that starts at its window. */
+/* In windows of a longer text, each token has the loss that it has in a text that begins at its window. */
 static void losses_of_windows_are_those_of_their_texts(void)
 {
     enum { N = 90, CONTEXT = 32 };
@@ -141,7 +137,7 @@ static const StTensor *stored_part(const StFile *file, const char *matrix, const
     return found;
 }
 
-/* Every code and scale that a plan keeps is the folder's. Returns how many parameters are kept so. */
+/* Every code and scale that a plan keeps equals the folder's. Returns the number of parameters that are kept as codes. */
 static int expect_kept_codes(const InferModel *infer, const char *dir)
 {
     StFile *file;
@@ -173,14 +169,14 @@ static int expect_kept_codes(const InferModel *infer, const char *dir)
     return kept;
 }
 
-/* What is quantised is computed with as numbers: losses are those that transformers has over the same folder. It rounds what codes of
- * `nf4` stand for to bf16 first, which isn't done here. */
+/* Quantised matrices are decoded for products: losses equal those of transformers over the same folder. For `nf4`, transformers first
+ * rounds the decoded values to bf16, which isn't done here. */
 static void quantised_folders_evaluate_as_in_transformers(void)
 {
     static const struct {
         const char *name;
-        double      tolerance; /* of a token's loss */
-        int         kept;      /* matrices that stay codes */
+        double      tolerance; /* for a token's loss */
+        int         kept;      /* number of matrices that stay codes */
     } folders[] = {{"nf4", 5e-2, 6}, {"nf4_double", 1e-5, 6}, {"fp8", 1e-5, 6}, {"nvfp4", 1e-5, 6}};
     enum { ROWS = 2, TOKENS = 25, LOSSES = ROWS * (TOKENS - 1) };
     for (int i = 0; i < 4; i++) {
@@ -222,7 +218,7 @@ static void bigram_is_witten_bell(void)
     double p1 = (2 + 3 * 0.25) / (6 + 3), after0 = (2 + 2 * p1) / (3 + 2); /* c(0,1) = 2, n(0) = 2, c(0) = 3 */
     EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){0, 1}, 2), -log(after0), 1e-12);
     double p3 = (0 + 3 * 0.25) / 9;
-    EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){2, 3}, 2), -log(p3), 1e-12); /* nothing was seen after 2 */
+    EXPECT_NEAR(bigram_loss(bigram, (const int32_t[]){2, 3}, 2), -log(p3), 1e-12); /* no token was ever seen after 2 */
     double total = 0;
     for (int32_t w = 0; w < 4; w++) total += exp(-bigram_loss(bigram, (const int32_t[]){0, w}, 2));
     EXPECT_NEAR(total, 1, 1e-12);

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A run that goes on from an adapter: what the adapter's folder says wins over the run file, the optimizer is new, kills change no byte, and
-# a resumed run notices another adapter. Layers by pattern, and what of them is saved.
+# A run that continues training an adapter: settings of the adapter's folder win over the run file, the optimizer is new, kills change no
+# byte, and a resumed run notices another adapter. Layers selected by patterns, and what is saved of them.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
@@ -37,6 +37,7 @@ run "${go_on[@]}" output_dir="$dir/whole"
 check "a run from it: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "whose own rank has no effect" grep -q "lora_rank: no effect when adapter is set" "$dir/err"
 check "the log says so" grep -q "going on from the adapter $dir/first, of rank 6, with a new optimizer, from step 0" "$dir/err"
+check "nothing is rounded" sh -c "! grep -q 'rounded to lora_dtype' '$dir/err'"
 check "the settings are the adapter's" cmp "$dir/first/adapter_config.json" "$dir/whole/adapter_config.json"
 check "run.json too" grep -q 'lora_rank: 6.n.*lora_rank_pattern: {up_proj: 3}' "$dir/whole/run.json"
 first_loss() { grep -m1 -o '"loss":[0-9.]\{6\}' "$1/metrics.jsonl"; }
@@ -47,6 +48,10 @@ check "a key that turns off what it has is named: $(cat "$dir/err")" \
     grep -q "lora_use_rslora: false: no effect when adapter is set: $dir/first says true" "$dir/err"
 check "a mapping without items, too" grep -qF "lora_rank_pattern: {}: no effect when adapter is set: $dir/first says {up_proj: 3}" "$dir/err"
 check "one that says the same isn't" [ "$(grep -c "no effect when adapter" "$dir/err")" = 2 ]
+
+run pt "$dir/run.yaml" adapter="$dir/first" lora_dtype=bf16 max_steps=1 output_dir="$dir/narrow"
+check "the log says that fp32 weights are rounded: $(tail -1 "$dir/err")" \
+    grep -q "the adapter $dir/first: its fp32 weights are rounded to lora_dtype: bf16" "$dir/err"
 
 kills=0
 while [ $kills -lt 3 ]; do

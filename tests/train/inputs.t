@@ -1,10 +1,10 @@
 #!/bin/bash
-# Inputs of an objective's own, from columns of data sets: trained, evaluated, interrupted, on two ranks, and what is refused.
+# Inputs declared by an objective, read from columns of data sets: trained, evaluated, interrupted, on two ranks, and refused.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_tiny max_position_embeddings=128
 
-# Token weights: the label's number times its loss. The second objective reads eight numbers a token.
+# Token weights: each label's loss is multiplied by the label's number. The second objective reads eight numbers per token.
 cat > "$dir/weights.json" << 'END'
 {"surogate_ir": 1, "objective": "Weights", "inputs": [{"name": "weight", "dtype": "f32", "target": true}], "graph": [
  {"op": "cross_entropy", "in": ["logits", "labels"], "out": "losses"},
@@ -45,7 +45,7 @@ run sft "$dir/run.yaml" output_dir="$dir/whole"
 check "trains: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "tells the format" grep -q "tokens (ids), 60 documents" "$dir/err"
 
-# A weight of a row's own counts for each of its tokens; weights of 1 are the plain loss.
+# A number for a whole row counts for each of its tokens; weights of 1 give the plain loss.
 sed 's/"one": [0-9.]*/"one": 1/' "$dir/data.jsonl" > "$dir/ones.jsonl"
 run sft "$dir/run.yaml" output_dir="$dir/ones" "datasets=[{path: $dir/ones.jsonl, inputs: {weight: one}}]"
 run sft "$dir/run.yaml" output_dir="$dir/plain" objective= "datasets=[{path: $dir/ones.jsonl}]"
@@ -58,7 +58,7 @@ run sft "$dir/run.yaml" output_dir="$dir/two" gpus=2 gradient_accumulation_steps
 check "two ranks: exit $status" [ "$status" = 0 ]
 check "two ranks: the same losses but for rounding" [ "$(losses "$dir/whole" | cut -d: -f2 | cut -c1-6)" = "$(losses "$dir/two" | cut -d: -f2 | cut -c1-6)" ]
 
-# Killed behind the first checkpoint, then to the end.
+# Killed after the first checkpoint, then resumed to the end.
 long=(max_steps=300 save_steps=100 eval_steps=100)
 run sft "$dir/run.yaml" output_dir="$dir/long" "${long[@]}"
 check "a longer run: exit $status" [ "$status" = 0 ]
@@ -72,7 +72,7 @@ check "goes on: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "the same weights" cmp "$dir/long/model.safetensors" "$dir/killed/model.safetensors"
 check "the same log" cmp <(without_times "$dir/long/metrics.jsonl") <(without_times "$dir/killed/metrics.jsonl")
 
-# How many numbers a token has is told by the first row that has any; a data set without any has padding alone.
+# The first row with numbers determines how many numbers a token has; a data set without numbers has only padding.
 cat > "$dir/several.json" << 'END'
 {"surogate_ir": 1, "objective": "Several", "inputs": [{"name": "w", "dtype": "f32", "size": 2}], "graph": [
  {"op": "cross_entropy", "in": ["logits", "labels"], "out": "losses"},
@@ -91,7 +91,7 @@ several() { # NAME ROWS...
 }
 several "nulls in the first row" '{"ids": [1, 2], "w": [null, null]}' '{"ids": [1, 2], "w": [null, [1, 2]]}' '{"ids": [3, 4], "w": [[1, 2], null]}'
 
-# Masks are labels.
+# Masks become labels.
 masks() { # NAME FIELDS
     printf '%s\n' "{\"ids\": [1, 2, 3], $2}" '{"input_ids": [4, 5], "ids": [4, 5]}' > "$dir/masks.jsonl"
     run sft "$dir/run.yaml" output_dir="$dir/masks-$1" objective= "datasets=[{path: $dir/masks.jsonl}]" validation_split_ratio=0
@@ -102,7 +102,7 @@ masks mask '"mask": [1, 0, 1]'
 masks trl '"completion_mask": [0, 1, 1], "assistant_masks": [1, 0, 1]'
 for kind in mask trl; do check "a mask: $kind" cmp <(losses "$dir/masks-labels") <(losses "$dir/masks-$kind"); done
 
-# Cells of .csv and .tsv have ids, labels and numbers as JSON text.
+# Cells of .csv and .tsv files hold ids, labels and numbers as JSON text.
 cells() { # SEPARATOR
     local s=$1 q='"'
     [ "$s" = , ] || q=''
@@ -118,7 +118,7 @@ for kind in jsonl csv tsv; do
     check ".$kind: as .jsonl" cmp <(losses "$dir/cells-jsonl") <(losses "$dir/cells-$kind")
 done
 
-# What is refused, before anything is trained.
+# Inputs that are refused before anything is trained.
 R=("$dir/run.yaml" output_dir="$dir/no")
 refused "an input that no data set gives" 2 "data.jsonl doesn't give the input weight, which" "write inputs: {weight: FIELD}" -- \
     sft "${R[@]}" "datasets=[{path: $dir/data.jsonl}]"
@@ -131,7 +131,7 @@ refused "fractions for whole numbers" 2 "input kind are 0 to 1.5, with fractions
 sed 's/"one": [0-9.]*/"one": 300/' "$dir/data.jsonl" > "$dir/large.jsonl"
 refused "an id beyond the vocabulary" 2 "inputs: kind has numbers from 300 to 300; expected 0 to 299, or -100" -- \
     sft "${R[@]}" objective="$dir/kind.json" "datasets=[{path: $dir/large.jsonl, inputs: {kind: one}}]"
-wrong() { # NAME ROW TEXT: a row behind good ones
+wrong() { # NAME ROW TEXT: a bad row after good ones
     { head -2 "$dir/data.jsonl" && echo "$2"; } > "$dir/wrong.jsonl"
     refused "$1" 2 "wrong.jsonl:3: $3" -- sft "${R[@]}" "datasets=[{path: $dir/wrong.jsonl, inputs: {weight: w}}]" validation_split_ratio=0
 }
@@ -147,7 +147,7 @@ wrong "a missing column" '{"ids": [1, 2]}' 'field "w" is missing; expected numbe
 wrong "an unknown id" '{"ids": [1, 300], "w": 1}' 'id 1 is 300; expected a token of the tokenizer, 0 to 277'
 wrong "shifted labels" '{"ids": [1, 2, 3], "labels": [2, 3, -100], "w": 1}' 'label 0 is 2, the id there 1; expected that id, or -100'
 
-# A column that nothing reads is said; texts have columns too.
+# A column that nothing reads is reported; texts have columns too.
 run plan "${R[@]}" "datasets=[{path: $dir/data.jsonl, inputs: {weight: w, other: one}}]"
 check "said: $(cat "$dir/err")" grep -q "warning: .*inputs: nothing reads other" "$dir/err"
 sed 's/"inputs": \[/&{"name": "idle", "dtype": "f32"}, /' "$dir/weights.json" > "$dir/idle.json"
@@ -157,7 +157,7 @@ sed 's/"pad": -100/"pad": -1/' "$dir/kind.json" > "$dir/pads.json"
 refused "padding of an objective's" 2 "pads.json: inputs: kind is padded with -1; cross_entropy expects 0 to 299, or -100" -- \
     plan "${R[@]}" objective="$dir/pads.json" "datasets=[{path: $dir/ones.jsonl, inputs: {kind: one}}]"
 sed 's/{"output": "losses"/{"output": "loss", "is": "loss"}, &/' "$dir/kind.json" > "$dir/twice.json"
-refused "two outputs of a name" 2 "twice.json:4: second output named loss: those of the model count too" -- plan "${R[@]}" objective="$dir/twice.json"
+refused "two outputs of a name" 2 "twice.json:4: second output named loss: the model's outputs count too" -- plan "${R[@]}" objective="$dir/twice.json"
 printf '{"text": "line %s says so", "w": 0.5}\n' 1 2 3 4 5 6 7 8 > "$dir/texts.jsonl"
 run sft "${R[@]}" "datasets=[{path: $dir/texts.jsonl, inputs: {weight: w}}]" validation_split_ratio=0
 check "texts: $(tail -1 "$dir/err")" [ "$status" = 0 ]

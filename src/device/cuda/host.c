@@ -19,24 +19,28 @@ void cuda_host_set(const CudaHost *given)
 
 /* ---- base/log.h ---- */
 
+static void log_line(const char *prefix, const char *fmt, va_list args)
+{
+    char text[STATUS_MESSAGE_BYTES];
+    int  n = snprintf(text, sizeof text, "%s", prefix);
+    vsnprintf(text + n, sizeof text - (size_t)n, fmt, args);
+    host->log(text);
+}
+
 void log_info(const char *fmt, ...)
 {
-    char    text[STATUS_MESSAGE_BYTES];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    log_line("", fmt, args);
     va_end(args);
-    host->log(text);
 }
 
 void log_warn(const char *fmt, ...)
 {
-    char    text[STATUS_MESSAGE_BYTES];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    log_line("warning: ", fmt, args);
     va_end(args);
-    log_info("warning: %s", text);
 }
 
 /* ---- base/status.h ---- */

@@ -8,8 +8,7 @@
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 enum { THREADS = 256, N = 8, TURNS = 4, CHUNK = THREADS * TURNS * N, PACKS_PER_BLOCK = NF4_BLOCK / N };
 
-/* As many thread blocks as run at once on 132 multiprocessors: each computes the map once. */
-enum { CTAS_PER_SM = 6, MOST_CTAS = 132 * CTAS_PER_SM };
+enum { CTAS_PER_SM = 6 }; /* that run at once */
 
 static_assert(NF4_BLOCK * NF4_NESTED % CHUNK == 0, "a chunk has one nested scale");
 static_assert(THREADS > DYNAMIC_ZERO + 1, "a thread for each magnitude of the map");
@@ -126,7 +125,11 @@ static Status nf4_dequantise_run(const KernelArgs *args)
     }
     int64_t chunks = q.chunk[count];
     if (!chunks) return OK;
-    unsigned grid = (unsigned)(min(chunks, (int64_t)MOST_CTAS));
+    /* As many thread blocks as run at once: each computes the map once. */
+    int device = 0, processors = 0;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    unsigned grid = (unsigned)min(chunks, (int64_t)processors * CTAS_PER_SM);
     CUDA_FLOAT(w->type.dtype, T, { nf4_chunks<T><<<grid, THREADS, 0, cuda_stream(args)>>>(q, chunks); });
     return CUDA_LAUNCHED();
 }
