@@ -544,7 +544,7 @@ void port_read_template_path(Port *port, const PortPair *pair)
     if (is_jinja || (is_file && !is_dir))
         port_take(port, pair->target, KEY_run_chat_template, pair->value, from);
     else if (model && strcmp(model, text) == 0)
-        port_tell(port, false, pair->key, "", "the model's own template is taken here too");
+        port_tell(port, false, pair->key, "", "the model's own template is used here too");
     else if (is_there)
         port_set(port, pair->target, KEY_run_chat_template, file, from);
     else
