@@ -1,4 +1,5 @@
-/* The slow reference of json_walk: whether some text of a JSON object begins so, read from its start by descent, with other means. */
+/* The slow reference of json_walk: whether a text is the beginning of some JSON object. It parses from the start by recursive descent,
+ * independently of json_walk. */
 #pragma once
 
 #include "base/json_walk.h"
@@ -16,7 +17,7 @@ typedef struct PrefixText {
 
 __attribute__((unused)) static PrefixIs prefix_value(PrefixText *t, int depth);
 
-/* WHOLE: something else than a blank is next. */
+/* WHOLE: another character than a blank is next. */
 static PrefixIs prefix_blanks(PrefixText *t)
 {
     int count = 0;
@@ -25,7 +26,7 @@ static PrefixIs prefix_blanks(PrefixText *t)
     return t->at < t->end ? PREFIX_WHOLE : PREFIX_OPEN;
 }
 
-/* A character of several bytes: those that are there leave code points from `low` to `high`, some of which has to be one. */
+/* A character of several bytes: the bytes so far must allow a code point from `low` to `high`. */
 static PrefixIs prefix_character(PrefixText *t)
 {
     unsigned first = *t->at, count = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2, there = (unsigned)(t->end - t->at);
@@ -48,7 +49,7 @@ static PrefixIs prefix_character(PrefixText *t)
     return PREFIX_WHOLE;
 }
 
-/* Four digits: whether they can be one of least..most but none of not_least..not_most. */
+/* Four hex digits: whether they can be a number in least..most outside of not_least..not_most. */
 static PrefixIs prefix_hex(PrefixText *t, unsigned least, unsigned most, unsigned not_least, unsigned not_most, unsigned *out)
 {
     unsigned low = 0, high = 0;
@@ -115,7 +116,7 @@ static PrefixIs prefix_string(PrefixText *t)
     return PREFIX_OPEN;
 }
 
-/* Whether a text is a number, of not too many digits. */
+/* Whether a text is a number with few enough digits. */
 static bool prefix_is_number(const char *text, const JsonLimits *limits)
 {
     size_t      whole, digits;
@@ -194,7 +195,7 @@ static PrefixIs prefix_value(PrefixText *t, int depth)
     return prefix_number(t);
 }
 
-/* Of a text of an object, behind which nothing may stand. */
+/* A whole text of an object; nothing may follow the object. */
 __attribute__((unused)) static PrefixIs prefix_of_object(const char *text, size_t len, const JsonLimits *limits)
 {
     PrefixText t = {(const unsigned char *)text, (const unsigned char *)text + len, limits};

@@ -1,10 +1,10 @@
-/* The row of floats that conversions are tested with; tests/oracle/make_dtypes.py has it too. */
+/* The sequence of floats that conversions are tested with; tests/oracle/make_dtypes.py has the same. */
 #pragma once
 
 #include <stdint.h>
 #include <string.h>
 
-/* Float i of a row: even ones of any bits, odd ones of magnitudes from 2^-31 to 2^32. */
+/* Float i of the sequence: for even i any bits; for odd i magnitudes from 2^-31 to 2^32. */
 static float random_float(uint32_t i)
 {
     uint32_t w = (i ^ i >> 16) * 0x85EBCA6Bu;

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A sanitizer watches every access: what is about numbers alone is done in part, or not at all. */
+/* Set if a sanitizer checks every access: tests that are only about numbers then do a part of their work, or skip it. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { TEST_IS_WATCHED = 1 };
 #else
@@ -108,7 +108,7 @@ __attribute__((unused)) static long long bytes_of(const char *path)
             test_fail(__FILE__, __LINE__, "%s gave %s \"%s\", expected %s \"...%s...\"", #expr, test_status_names[status_], \
                       status_ == OK ? "" : status_message(), test_status_names[status], (part)); \
     } while (0)
-/* Leaves the case; it is counted as skipped, with its reason. */
+/* Leaves the case, which is counted as skipped, with the reason. */
 #define SKIP(reason) \
     do { \
         fprintf(stderr, "skipped: %s: %s\n", __func__, (reason)); \
@@ -116,7 +116,7 @@ __attribute__((unused)) static long long bytes_of(const char *path)
         return; \
     } while (0)
 
-/* Copies a file's bytes; the case fails where that fails. */
+/* Copies a file; the case fails if that fails. */
 __attribute__((unused)) static void test_copy(const char *from, const char *to)
 {
     FILE  *in = fopen(from, "rb"), *out = fopen(to, "wb");
@@ -129,7 +129,7 @@ __attribute__((unused)) static void test_copy(const char *from, const char *to)
     if (!copied) test_fail(__FILE__, __LINE__, "cannot copy %s to %s", from, to);
 }
 
-/* The folder of real test inputs beside a checkout, or NULL when absent (the case then skips). */
+/* The folder of real test inputs beside a checkout; NULL: there is none (the case is then skipped). */
 __attribute__((unused)) static const char *test_shared_dir(void)
 {
     const char *dir = getenv("SUROGATE_TEST_SHARED");

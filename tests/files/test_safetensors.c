@@ -1,4 +1,4 @@
-/* The safetensors reader against malicious files, the writer against the reader, and both against a full disk. */
+/* The safetensors reader with malicious files, the writer checked by the reader, and both on a full disk. */
 #include "files/safetensors.h"
 #include "test.h"
 
@@ -21,7 +21,7 @@ static const char *in_dir(const char *name)
     return arena_printf(&arena, "%s/%s", temp_dir(), name);
 }
 
-/* Header size, header, data_bytes zeros; padded with blanks to 8 when `pad`. */
+/* Opens a file made of the header size, the header, and data_bytes zeros. pad: the header is padded with blanks to a multiple of 8. */
 static Status open_text(const char *header, size_t data_bytes, int pad, StFile **out)
 {
     size_t   len = strlen(header);
@@ -129,7 +129,7 @@ static void malicious_headers_are_errors(void)
     EXPECT_FAILS(st_open(temp_dir(), &file), ERR_NOT_FOUND, "holds no model.safetensors");
 }
 
-/* Some writers neither pad the header nor sort tensors by the size of their elements: openai-community/gpt2's file is so. */
+/* Some writers neither pad the header nor sort tensors by element size, for example the writer of openai-community/gpt2's file. */
 static void data_may_lie_anywhere(void)
 {
     enum { N = 1200 };

@@ -1,4 +1,4 @@
-/* memory: auto against brute force: every combination of the grid that docs/memory.md states, each compiled whole. */
+/* memory: auto against brute force: every combination of the grid that docs/memory.md states, each one compiled. */
 #pragma once
 
 #include "fit/fit.h"
@@ -15,7 +15,7 @@
 #define LLAMA_8B(layers) SHAPE("LlamaForCausalLM", 128256, 4096, 14336, layers, 32, 8, "\"tie_word_embeddings\":false")
 #define LLAMA_70B(layers) SHAPE("LlamaForCausalLM", 128256, 8192, 28672, layers, 64, 8, "\"tie_word_embeddings\":false")
 
-/* A run of some model on some GPU. */
+/* A run of a model on a GPU. */
 typedef struct Run {
     Arena    arena;
     Config   config;
@@ -53,17 +53,17 @@ static void close_run(Run *run)
 
 /* ---- brute force ---- */
 
-/* A combination of all but head_chunks, with the sizes of its plans for each of those. */
+/* A combination of all settings except head_chunks, with the size of the plan for each number of chunks. */
 enum { NUM_CHUNKS = 6, NUM_RECOMPUTE = 6, NUM_OFFLOAD = 5, MAX_GROUPS = 4096 };
 static const int64_t chunk_counts[NUM_CHUNKS] = {0, 2, 4, 8, 16, 32};
 typedef struct Group {
     int64_t batch;
-    int     zero, recompute, offload; /* bits, the first key the highest */
+    int     zero, recompute, offload; /* bit masks, the first key in the highest bit */
     double  seconds;
     int64_t bytes[NUM_CHUNKS];
 } Group;
 
-/* Sets a key that the run file leaves open. False: it is to be set, but the run file says otherwise. */
+/* Sets a key that the run file leaves open. False: the bit is set, but the run file sets the key. */
 static bool set_flag(const Config *config, ConfigKey key, bool *flag, int bits, int bit)
 {
     if (!config->origin[key]) *flag = bits >> bit & 1;
@@ -107,7 +107,7 @@ static void measure(const Run *run, const Config *config, int64_t *bytes, double
     arena_deinit(&arena);
 }
 
-/* All of the grid, in its order. Returns the number of groups. */
+/* Measures the whole grid, in its order. Returns the number of groups. */
 static int measure_grid(const Run *run, Group *groups)
 {
     int64_t rows = run->config.per_device_train_batch_size * run->config.gradient_accumulation_steps;
@@ -130,7 +130,7 @@ static int measure_grid(const Run *run, Group *groups)
     return count;
 }
 
-/* The first number of chunks that fits; -1: none does. */
+/* Index of the first number of chunks with which the group fits; -1: none. */
 static int first_fitting(const Group *group, int64_t limit)
 {
     for (int k = 0; k < NUM_CHUNKS; k++)
@@ -138,7 +138,7 @@ static int first_fitting(const Group *group, int64_t limit)
     return -1;
 }
 
-/* The fastest group that fits and isn't taken, the first of equals; -1: none is left. */
+/* The fastest group that fits and isn't taken; of equally fast ones the first; -1: none is left. */
 static int fastest(const Group *groups, int count, int64_t limit, const bool *taken)
 {
     int best = -1;
@@ -193,7 +193,7 @@ static int by_bytes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Three budgets: one that a few combinations meet, exactly one of them so; a quarter; two thirds. And one that none meets. */
+/* Compares at four limits: one that few combinations fit, of which one fits exactly; a quarter; two thirds; and one that none fits. */
 static void expect_cells(const char *model, const char *gpu, const char *lines)
 {
     static Group   groups[MAX_GROUPS];

@@ -113,8 +113,8 @@ static bool compare(const char *what, const Expected *expected, int64_t i, const
     return false;
 }
 
-/* All prompts in one decoder, which has one place, a few (prompts come in pieces) and many. With `adapters` prompt i has none of the two,
- * the first or the second by i mod 3. format: of the matrices; NULL: as they are. */
+/* Decodes all prompts with one slot, with a few (prompts are read in pieces) and with many. With `adapters`, prompt i uses no adapter, the
+ * first or the second, by i mod 3. format: format of the matrices; NULL: unchanged. */
 static void compare_texts(const StFile *source, const char *name, const char *dir, const char *adapter, const AdapterName *adapters,
                           const char *format)
 {
@@ -146,14 +146,14 @@ static void compare_all(const char *name, const char *dir, const char *adapter, 
 
 /* ---- models ---- */
 
-/* Matrices that the oracle scales, without which texts repeat one token. */
+/* Matrices that the oracle scales; without scaling, texts repeat one token. */
 static bool is_scaled(const char *name)
 {
     size_t len = strlen(name), tail = strlen("proj.weight");
     return len > tail && (strcmp(name + len - tail, "proj.weight") == 0 || (strstr(name, ".c_") && strcmp(name + len - 7, ".weight") == 0));
 }
 
-/* Writes a copy of the family, of scaled matrices, into the scratch folder. */
+/* Writes a copy of the family with scaled matrices into the scratch folder. */
 static void scale_family(const char *family)
 {
     Arena   arena = {0};
@@ -166,7 +166,7 @@ static void scale_family(const char *family)
     EXPECT_OK(st_open_memory(family, copy, bytes.len, &file));
     for (size_t i = 0; i < st_count(file); i++) {
         const StTensor *tensor = st_at(file, i);
-        float          *values = (float *)(uintptr_t)tensor->data; /* in `copy` */
+        float          *values = (float *)(uintptr_t)tensor->data; /* memory of `copy` */
         if (!is_scaled(tensor->name)) continue;
         count++;
         for (int64_t k = 0; k < tensor->numel; k++) values[k] *= SCALE;

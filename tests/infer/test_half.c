@@ -1,5 +1,5 @@
-/* Decoding and scoring in fp16 against fp32, of weights that are fp32: texts are the same as far as the likeliest tokens lie apart, and
- * log-probabilities hardly differ. On the CPU or, built with FAMILY_CUDA, on a GPU. */
+/* Decoding and scoring in fp16 against fp32, with fp32 weights: texts are the same wherever the two likeliest tokens aren't too close, and
+ * log-probabilities hardly differ. Runs on the CPU or, compiled with FAMILY_CUDA, on a GPU. */
 #include "infer/decoder.h"
 #include "infer/score.h"
 
@@ -13,11 +13,11 @@
 
 enum { PROMPTS = 24, TOKENS = 12, CONTEXT = 64, MOST_PROMPT = 40 };
 
-/* Of fp16 to fp32: the root of the mean square of what tokens' ln p differ by; and how far apart the two likeliest must lie for the first
- * to stay the first. */
+/* Limits for fp16 against fp32. MOST_APART: root mean square of the differences of tokens' ln p. MARGIN: if the two likeliest tokens' ln p
+ * differ by more, both must choose the same token. */
 static const double MOST_APART = 5e-3, MARGIN = 1e-2;
 
-/* fp16 has 3 bits more than bf16: its errors are an eighth. */
+/* fp16 has 3 more mantissa bits than bf16, so its errors are an eighth. */
 static const double OF_BF16 = 0.25;
 
 static const char *const families[] = {"gemma2",       "gemma3", "gpt2",         "llama",      "llama3",     "llama_linear",
@@ -27,7 +27,7 @@ enum { FAMILIES = sizeof families / sizeof *families };
 
 typedef struct Text {
     int32_t ids[TOKENS];
-    float   logprobs[TOKENS], margins[TOKENS]; /* of the chosen; to the second likeliest */
+    float   logprobs[TOKENS], margins[TOKENS]; /* ln p of the chosen token; its distance to the second likeliest */
     int     count;
 } Text;
 
@@ -46,7 +46,7 @@ static bool take(void *context, const DecodeToken *token)
     return true;
 }
 
-/* Greedy texts after prompts drawn at random. */
+/* Decodes greedily after random prompts. */
 static void decode(InferModel *infer, Text *texts)
 {
     Decoder       *decoder;
@@ -84,7 +84,7 @@ static double apart_root(const Apart *a)
     return sqrt(a->squares / a->count);
 }
 
-/* Behind the first token that differs there is nothing to compare. */
+/* After the first token that differs there is nothing to compare. */
 static void compare(const char *family, int i, const Text *half, const Text *full, Apart *apart)
 {
     EXPECT_INT(half->count, TOKENS);
@@ -233,7 +233,7 @@ static const float *oracle(const StFile *file, const char *family, const char *w
     return tensor->data;
 }
 
-/* Root of the mean square of a - b, and the largest. */
+/* Returns the root mean square of a - b; *most: the largest difference. */
 static double apart(const float *a, const float *b, int64_t count, double *most)
 {
     double sum = 0;
@@ -319,7 +319,7 @@ static void end(void *context, DecodeEnd how)
     EXPECT(how != DECODE_FAILED || strstr(status_message(), "fp16 ends at 65504") != NULL);
 }
 
-/* Greedy decoding of one token: how it ended. */
+/* Decodes one token greedily; returns how it ended. */
 static DecodeEnd decode_one(InferModel *infer)
 {
     static const int32_t prompt[] = {5, 9, 11};

@@ -60,7 +60,7 @@ static int by_order(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Of the tokens that are kept, in order of ids, the one with which their mass exceeds what was drawn. */
+/* The plain choice: among the kept tokens, in order of ids, the first at which the running sum of their mass exceeds the drawn number. */
 static int32_t plain_choice(const HeadDecoderOptions *o, const float *logits, int64_t run, int row)
 {
     uint64_t order[VOCAB], all = 0, mass = 0, kept[VOCAB] = {0};
@@ -119,7 +119,7 @@ static void codes_of(DType dtype, bool by_columns, void *codes, float *back)
     if (by_columns) dtype_encode(dtype, turned, VOCAB * DIM, codes);
 }
 
-/* Hidden states that the format holds: nothing is rounded then. */
+/* Hidden states that the format holds exactly, so that nothing is rounded. */
 static void rounded_hidden(DType dtype, float *out)
 {
     uint16_t codes[ROWS * DIM];
@@ -190,7 +190,7 @@ static void hidden_states_come_in_their_format(void)
         rounded_hidden(dtypes[k], rows);
         dtype_encode(dtypes[k], rows, ROWS * DIM, codes);
         HeadDecoder *decoder = open_decoder(&options), *other = open_decoder(&options);
-        EXPECT_OK(head_decoder_queue(decoder, codes, dtypes[k], true, ROWS)); /* either device reads the host's */
+        EXPECT_OK(head_decoder_queue(decoder, codes, dtypes[k], true, ROWS)); /* both devices read memory of the host */
         EXPECT_OK(head_decoder_result(decoder, ids, ROWS));
         decode(other, rows, ROWS, same);
         EXPECT(memcmp(ids, same, sizeof ids) == 0);

@@ -1,4 +1,4 @@
-/* A matrix that several devices divide has the ids that it has on one: on CPUs or, built with FAMILY_CUDA, on two GPUs. */
+/* A matrix divided among several devices gives the same ids as on one: on CPUs or, compiled with FAMILY_CUDA, on two GPUs. */
 #include "infer/head_ranks.h"
 
 #include "base/philox.h"
@@ -43,7 +43,7 @@ static bool are_enough_devices(void)
     return true;
 }
 
-/* Two batches are in flight all the time. */
+/* Decodes with two batches always in flight. */
 static void decode(const HeadDecoderOptions *options, const char *device, int32_t ids[RUNS][ROWS])
 {
     HeadRanks *ranks = NULL;
@@ -88,7 +88,7 @@ static void formats_and_orders_are_those_of_one_device(void)
 }
 
 #ifndef FAMILY_CUDA
-/* Arrays that the device reads itself: any of the host, on a CPU. */
+/* Arrays that the device reads itself: on a CPU, any host memory. */
 static void arrays_of_the_first_device_are_read_by_all(void)
 {
     HeadDecoderOptions options = options_of(HEAD_GREEDY);
@@ -104,7 +104,7 @@ static void arrays_of_the_first_device_are_read_by_all(void)
 }
 #endif
 
-/* More devices than eight rows of the matrix each. */
+/* With more devices than groups of eight rows, some devices have no rows. */
 static void a_device_may_have_no_rows(void)
 {
     if (!are_enough_devices()) SKIP(status_message());

@@ -1,11 +1,11 @@
-/* Texts held to JSON: masks against a slow reference, whole texts, and rows of a decoder among others. */
+/* Texts guided to be JSON: masks compared with a slow reference, whole texts, and guided rows of a decoder among other rows. */
 #include "infer/infer_model.h"
 #include "infer/json_guide.h"
 
 #include "json_prefix.h"
 #include "texts.h"
 
-/* Fragments that end and begin states in one token; the rest of a vocabulary are bytes. */
+/* Fragments that end and begin several states in one token; the other tokens of the vocabulary are bytes. */
 static const char *const fragments[] = {
     "{\"",    "\":",          "\": ",         "\",\"", "\", \"",   "\"}",        "\"]",  "}}",       "}}}",
     "]}",     "]]",           "}],",          "[[",    "[{\"",     "{\"a\":{\"", "  ",   "\n    ",   "                    ",
@@ -16,7 +16,7 @@ static const char *const fragments[] = {
 };
 enum { NUM_FRAGMENTS = sizeof fragments / sizeof *fragments, STOP = 7 };
 
-/* Every byte and the fragments; one token is the stop id and has no text. */
+/* Every byte, and the fragments; one token is the stop id and has no text. */
 static JsonTokens *byte_tokens(Str *texts, int64_t *out_count)
 {
     static char bytes[256];
@@ -36,7 +36,7 @@ static bool has_bit(const uint32_t *words, int64_t id)
     return words[id / 32] >> (id % 32) & 1;
 }
 
-/* Each token's bit against the text with it. Returns how many are set. */
+/* Compares each token's bit with the text that the token would give. Returns how many bits are set. */
 static int64_t check_mask(const uint32_t *words, const StrBuf *text, const Str *texts, int64_t count)
 {
     int64_t set = 0;
@@ -54,7 +54,7 @@ static int64_t check_mask(const uint32_t *words, const StrBuf *text, const Str *
     return set;
 }
 
-/* One of the set bits, rather a fragment than a byte. */
+/* One of the set bits; fragments are preferred to bytes. */
 static int32_t draw_allowed(const uint32_t *words, int64_t count, uint32_t text, uint32_t step)
 {
     for (uint32_t k = 0;; k++) {
@@ -97,7 +97,7 @@ static void a_bit_is_set_if_some_text_goes_on_with_the_token(void)
     json_tokens_destroy(tokens);
 }
 
-/* Deep in containers of mixed kinds, where masks are shared by what is near; up to the deepest. */
+/* Texts deep in containers of mixed kinds, where similar states share masks; up to the greatest depth. */
 static void masks_of_deep_texts_are_right(void)
 {
     Str         texts[320];
@@ -124,7 +124,7 @@ static void masks_of_deep_texts_are_right(void)
     json_tokens_destroy(tokens);
 }
 
-/* Whether texts go on with this one: it begins one of the leads, or lies behind one as an object does. */
+/* Whether the text may continue: it is the beginning of a lead, or a lead followed by the beginning of an object. */
 static bool goes_on(const Str *leads, int num, Str text)
 {
     for (int i = 0; i < num; i++) {
@@ -135,7 +135,7 @@ static bool goes_on(const Str *leads, int num, Str text)
     return false;
 }
 
-/* Tokens may end within a lead, and reach from it into the object. */
+/* Tokens may end within a lead, and may reach from a lead into the object. */
 static void a_text_begins_with_one_of_the_leads(void)
 {
     Str         texts[320];
@@ -192,7 +192,7 @@ static void what_is_no_token_is_refused(void)
 
 enum { VOCAB = 61, EOS = 2 };
 
-/* Texts of the ids of the tiny models. */
+/* Texts of the tiny models' ids. */
 static JsonTokens *model_tokens(Str texts[VOCAB])
 {
     static const char *const words[] = {
@@ -207,7 +207,7 @@ static JsonTokens *model_tokens(Str texts[VOCAB])
 }
 
 typedef struct Guided {
-    Text      text; /* first: its callbacks are those of texts.h */
+    Text      text; /* first member: the callbacks of texts.h take it */
     JsonGuide guide;
 } Guided;
 
@@ -226,7 +226,7 @@ static void allow(void *context, uint32_t *words)
 
 static const int32_t eos = EOS;
 
-/* Each second request of texts.h is guided, hot, and ends at its stop id. */
+/* Every second request of texts.h is guided, at a high temperature, and ends at its stop id. */
 static DecodeRequest make_guided(Guided *guided, int i, JsonTokens *tokens)
 {
     DecodeRequest request = make_request(&guided->text, i, VOCAB);
@@ -266,7 +266,7 @@ static void decode_guided(const DecoderOptions *options, bool one_by_one, JsonTo
     infer_close(&infer);
 }
 
-/* What a row's text says, and that it is whole where it ended by itself. */
+/* Each row's text must be JSON, and whole if it ended by itself. */
 static void expect_json(const Guided *guided, const Str *texts)
 {
     StrBuf text = {0};
@@ -308,7 +308,7 @@ static void a_guided_text_is_the_same_alone_and_in_company(void)
     json_tokens_destroy(tokens);
 }
 
-/* Answers of a random model: all that end by themselves are whole. */
+/* Of a random model's answers, all that end by themselves are whole JSON. */
 static void a_thousand_hot_answers_are_json(void)
 {
     NEED_DEVICE();
@@ -356,7 +356,7 @@ static void a_guide_needs_a_decoder_for_it(void)
     json_tokens_destroy(tokens);
 }
 
-/* A guide that allows nothing ends its row, which says so. */
+/* A guide that allows no token ends its row, and the row reports it. */
 static void allow_nothing(void *context, uint32_t *words)
 {
     (void)context, (void)words;

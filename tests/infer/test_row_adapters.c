@@ -1,4 +1,4 @@
-/* Texts of several adapters decoded together: each is what it is with its adapter alone, to the bit. */
+/* Texts with several adapters decoded together: each has the same bits as decoded alone with its adapter. */
 #include "infer/infer_model.h"
 #include "infer/row_adapters.h"
 
@@ -9,11 +9,11 @@
 enum { ADAPTERS = 2 };
 
 typedef struct Model {
-    const char *family, *format; /* format: as --qlora */
+    const char *family, *format; /* format: value of --qlora */
     DType       dtype;
 } Model;
 
-/* Prompts that begin alike have other adapters. */
+/* The adapter of prompt i; prompts that begin alike have different adapters. */
 static int adapter_of(int i)
 {
     return i / 3 % (ADAPTERS + 1);
@@ -41,7 +41,7 @@ static void use_both(InferModel *infer, const char *family)
     EXPECT_OK(infer_use_adapters(infer, (AdapterName[]){{"a", dir_of(family, 1)}, {"b", dir_of(family, 2)}}, ADAPTERS));
 }
 
-/* Those requests whose text is to be one of this adapter; -1: all, each with its own. */
+/* Decodes the requests of this adapter; -1: all requests, each with its own adapter. */
 static int64_t decode(InferModel *infer, const DecoderOptions *options, int adapter, Text *texts)
 {
     Decoder *decoder;
@@ -103,7 +103,7 @@ static void decode_one(InferModel *infer, Text *text)
     decoder_destroy(decoder);
 }
 
-/* Other weights of the same shapes are read into the session that is there; of other shapes, or none, it is another. */
+/* Other adapters of the same shapes are read into the existing session; for other shapes, or none, a new session is made. */
 static void adapters_are_read_again(void)
 {
     NEED_DEVICE();
@@ -156,7 +156,7 @@ static void what_cant_be_chosen_is_refused(void)
     EXPECT_FAILS(infer_use_adapters(&infer, &(AdapterName){"x", "/nowhere"}, 1), ERR_NOT_FOUND,
                  "adapter x: /nowhere: there is no such folder");
     EXPECT_FAILS(infer_use_adapters(&infer, &(AdapterName){"x", dir_of("gpt2", 1)}, 1), ERR_INVALID, "adapter x: ");
-    EXPECT_INT(infer.num_row_adapters, 2); /* those before are kept */
+    EXPECT_INT(infer.num_row_adapters, 2); /* the earlier adapters are kept */
     infer_close(&infer);
     open_model(&model, dir_of("qwen3", 1), &infer);
     EXPECT_FAILS(infer_use_adapters(&infer, &(AdapterName){"b", dir_of("qwen3", 2)}, 1), ERR_INVALID,

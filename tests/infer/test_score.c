@@ -1,4 +1,4 @@
-/* Scores of rows of lengths drawn at random, many in a batch: as an evaluation of each row alone has them. */
+/* Scores of rows with random lengths, many in a batch: equal to the evaluation of each row alone. */
 #include "infer/evaluate.h"
 #include "infer/score.h"
 
@@ -7,7 +7,7 @@
 
 enum { ROWS = 40, MOST = 120 };
 
-/* Rows of 1 to MOST token ids, as lines of JSON. */
+/* Draws rows of 1 to MOST token ids, as lines of JSON. */
 static void draw_rows(int64_t vocab, uint32_t seed, StrBuf *out)
 {
     for (uint32_t row = 0; row < ROWS; row++) {
@@ -65,7 +65,7 @@ static void scores_are_what_eval_finds(void)
     }
 }
 
-/* To the bit. */
+/* A row's scores have the same bits alone. */
 static void a_row_s_scores_are_those_of_it_alone(void)
 {
     InferModel infer;

@@ -1,5 +1,5 @@
-/* Requests of all kinds, and the texts that a decoder makes of them, to be compared bit by bit: on the CPU or, built with FAMILY_CUDA, on a
- * GPU. */
+/* Requests of all kinds and the texts that a decoder makes of them, to be compared bit by bit. Runs on the CPU or, compiled with
+ * FAMILY_CUDA, on a GPU. */
 #pragma once
 
 #include "infer/decoder.h"
@@ -13,7 +13,7 @@ typedef struct Text {
     int32_t   prompt[CONTEXT], ids[CONTEXT + 1];
     float     logprobs[CONTEXT + 1], drawn[CONTEXT + 1];
     size_t    prompt_len;
-    int64_t   count, stop_after; /* stop_after: the caller ends it; 0: never */
+    int64_t   count, stop_after; /* stop_after: the caller ends the text after so many tokens; 0: never */
     bool      has_ended;
     DecodeEnd end;
 } Text;
@@ -35,7 +35,7 @@ static void finish(void *context, DecodeEnd end)
     text->end = end;
 }
 
-/* Request i: every third prompt begins as the first one does; all kinds of settings. */
+/* Request i, with settings of all kinds; every third prompt begins like the first one. */
 static DecodeRequest make_request(Text *text, int i, int64_t vocab)
 {
     Philox4 words = philox4x32((uint32_t)i, 0, 0, 0, 77);

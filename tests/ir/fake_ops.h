@@ -1,4 +1,4 @@
-/* A handful of ops that exist for the tests of graphs: one of each shape that the IR knows. */
+/* A few ops that exist only for the tests of graphs: one of each kind that the IR knows. */
 #pragma once
 
 #include "ir/op.h"

@@ -1,9 +1,9 @@
-/* Expressions: values, precedence, and what isn't one. */
+/* Expressions: values, precedence, and texts that aren't expressions. */
 #include "ir/expr.h"
 
 #include "test.h"
 
-/* "odd" is a list of 4. */
+/* Looks up a symbol; "odd" is a list of 4. */
 static Status lookup(const void *context, const char *name, const double *index, double *out)
 {
     const char *known = context;
@@ -132,7 +132,7 @@ static void depth_and_length_are_bounded(void)
     }
     for (size_t at = 0; at < 4094; at += 2) memcpy(text + at, "1+", 2);
     strcpy(text + 4094, "1");
-    EXPECT_OK(expr_eval(text, lookup, "", &value)); /* long is fine, where it isn't deep */
+    EXPECT_OK(expr_eval(text, lookup, "", &value)); /* long texts are fine if they aren't deeply nested */
     EXPECT_INT(value, 2048);
     memset(text, 'n', 300);
     text[300] = 0;

@@ -1,4 +1,4 @@
-/* Graphs: building, editing, what graph_verify refuses, and the text form there and back. */
+/* Graphs: building, editing, what graph_verify refuses, and the text form in both directions. */
 #include "fake_ops.h"
 
 static Arena arena;
@@ -90,7 +90,7 @@ static void a_value_can_be_renamed(void)
     EXPECT_STR(b->name, "c~2");
     graph_rename(graph, a, "a");
     EXPECT(graph_find(graph, "a") == a && !graph_find(graph, "c"));
-    for (int i = 0; i < 2000; i++) outside(graph, VALUE_INPUT, "x", 4); /* the table grows */
+    for (int i = 0; i < 2000; i++) outside(graph, VALUE_INPUT, "x", 4); /* so many that the table of names grows */
     EXPECT(graph_find(graph, "a") == a && graph_find(graph, "c~2") == b && !graph_find(graph, "b"));
     EXPECT_OK(graph_verify(graph));
     done();
@@ -141,7 +141,7 @@ static void nodes_are_put_moved_and_removed(void)
     done();
 }
 
-/* How often `node` stands in the list of the value's readers; -1: the list doesn't have num_uses entries. */
+/* How often `node` occurs in the value's list of readers; -1: the list doesn't have num_uses entries. */
 static int times_listed(const Value *value, const Node *node)
 {
     int listed = 0, count = 0;
@@ -182,7 +182,7 @@ static void every_value_knows_its_readers(void)
     done();
 }
 
-/* Nodes put at one place over and over, and moved about: whether one comes before another is answered as by the list. */
+/* Nodes are inserted at one place over and over, and moved: node order is answered as by walking the list. */
 static void order_is_known_without_a_walk(void)
 {
     enum { COUNT = 600 };
@@ -198,7 +198,7 @@ static void order_is_known_without_a_walk(void)
         EXPECT(node_precedes(node, node->next) && !node_precedes(node->next, node) && !node_precedes(node, node));
     }
     graph->cursor = NULL;
-    for (int i = 0; i < 100000; i++) { /* the same place until no number is free there */
+    for (int i = 0; i < 100000; i++) { /* inserts at the same place until no number is free there */
         again = nodes[50]->prev;
         graph_move_before(graph, again, NULL);
         graph_move_before(graph, again, nodes[50]);
@@ -351,7 +351,7 @@ static void reads_of_old_versions_are_refused(void)
     s = sample();
     apply(s.graph, &op_add, "fine", s.newer->out[0], s.x);
     EXPECT_OK(graph_verify(s.graph));
-    s = sample(); /* through a view of the old version, whichever was made first */
+    s = sample(); /* reads the old version through a view, whichever was made first */
     Value *view = apply(s.graph, &op_flat, "view", s.x, NULL)->out[0];
     apply(s.graph, &op_sum, "over", s.a->out[0], view);
     apply(s.graph, &op_add, "late", s.x, s.a->out[0]);
@@ -361,10 +361,10 @@ static void reads_of_old_versions_are_refused(void)
     apply(s.graph, &op_sum, "over", s.a->out[0], s.x);
     apply(s.graph, &op_add, "late", view, s.a->out[0]);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: view: late");
-    s = sample(); /* the same through a home */
+    s = sample(); /* the same for a value that is placed in x's memory */
     value_place_in(s.a->out[0], s.x, 0);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "took over: x: b: f32[4] = add(a, x)");
-    s = sample(); /* an overwritten base takes its views along */
+    s = sample(); /* an overwritten base overwrites its views too */
     Value *part = outside(s.graph, VALUE_STATE, "part", 2);
     value_place_in(part, s.state, 0);
     apply(s.graph, &op_flat, "late", part, NULL);
@@ -399,7 +399,7 @@ static void what_does_not_hold_together_is_refused(void)
     s.b->out[0] = s.a->out[0];
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "output not its own: a");
     s = sample();
-    s.a->out[0]->kind = VALUE_INPUT; /* said to be from outside, and produced */
+    s.a->out[0]->kind = VALUE_INPUT; /* the value claims to be an input, but a node produces it */
     s.a->out[0]->producer = NULL;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "output not its own: a");
     s = sample();
@@ -427,7 +427,7 @@ static void what_does_not_hold_together_is_refused(void)
 
 static void storage_that_does_not_hold_is_refused(void)
 {
-    Sample s = sample(); /* it isn't the op's to decide; it is, and says otherwise; it says so of another input */
+    Sample s = sample(); /* the op's sharing isn't recorded; it is recorded otherwise; it is recorded for another input */
     s.b->out[0]->sharing = STORAGE_UPDATE;
     s.b->out[0]->storage = s.a->out[0];
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: b: b: f32[4] = add(a, x)");
@@ -441,7 +441,7 @@ static void storage_that_does_not_hold_is_refused(void)
     s = sample();
     s.newer->out[0]->offset = 1;
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: newer");
-    s = sample(); /* a home in the place of an update */
+    s = sample(); /* placed in another value's memory, although its op updates `state` */
     value_place_in(s.newer->out[0], outside(s.graph, VALUE_STATE, "other", 4), 0);
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: newer");
     s = sample();
@@ -472,7 +472,7 @@ static void storage_that_does_not_hold_is_refused(void)
 
 static void lists_that_do_not_hold_are_refused(void)
 {
-    Sample s = sample(); /* an input changed behind the lists' back; a reader that isn't counted; one that isn't listed */
+    Sample s = sample(); /* an input changed without updating the lists; a reader that isn't counted; a reader that isn't listed */
     ((Value **)s.b->in)[1] = s.a->out[0];
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "list of uses of x broken");
     s = sample();
@@ -524,7 +524,7 @@ static void views_stay_in_their_base(void)
         else
             EXPECT_OK(graph_verify(graph));
     }
-    for (int64_t offset = 2; offset < 4; offset++) { /* of half a byte each */
+    for (int64_t offset = 2; offset < 4; offset++) { /* elements of half a byte */
         Graph     *graph = new_graph();
         TensorType whole = type_make(DT_E2M1, 1, (int64_t)8), part = type_make(DT_E2M1, 1, (int64_t)4);
         Value     *base = graph_add_value(graph, VALUE_PARAM, "base", &whole), *view = graph_add_value(graph, VALUE_PARAM, "view", &part);
@@ -548,8 +548,7 @@ static Status no_kernel(const KernelArgs *args)
     return OK;
 }
 
-/* A kernel is chosen for the floats it is written for: and for indices and counters; nothing else is passed to it as if it were one of
- * these. */
+/* A kernel is chosen only for the float dtypes that it is written for; the same holds for index and counter inputs. */
 static void kernels_serve_only_their_formats(void)
 {
     static const OpDef op = {
@@ -635,7 +634,7 @@ static void blanks_and_comments_say_nothing(void)
     done();
 }
 
-/* "f:3:5: text" as "f:3: text"; the column is one of the line or the next to it. */
+/* Turns "f:3:5: text" into "f:3: text"; the column must be inside the line or right after it. */
 static const char *without_column(const char *message, char out[512])
 {
     int         line = 0, column = 0, used = 0;
@@ -647,7 +646,7 @@ static const char *without_column(const char *message, char out[512])
 
 static void syntax_errors_say_where(void)
 {
-    /* After `graph g` and `input x: f32[4]` stands line 3. */
+    /* The line is line 3, after `graph g` and `input x: f32[4]`. */
     static const struct {
         const char *line, *message;
     } cases[] = {
@@ -750,7 +749,7 @@ static void syntax_errors_say_where(void)
         if (want ? status != ERR_INVALID || strncmp(without_column(status_message(), plain), want, strlen(want)) != 0 : status != OK)
             test_fail(__FILE__, __LINE__, "%s\n  gives \"%s\"\n  expected \"%s\"", cases[i].line, status == OK ? "OK" : status_message(),
                       want ? want : "OK");
-        /* The same text, cut off anywhere, never crashes. */
+        /* The text cut off anywhere never crashes the parser. */
         for (size_t len = 0; len < strlen(text); len++)
             if (graph_parse(&arena, "f", text, len, fake_ops, NUM_FAKE_OPS, &graph) == OK) (void)!graph_verify(graph);
         arena_deinit(&arena);

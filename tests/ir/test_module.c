@@ -1,4 +1,4 @@
-/* Modules: what the shipped families say to a config.json, and what binding refuses, each with file:line or key. */
+/* Modules: how the shipped families read a config.json, and the errors of binding, each with file:line or key. */
 #include "fake_ops.h"
 
 #include "ir/module.h"
@@ -14,7 +14,7 @@ static IrModule *shipped(const char *architecture)
     return module;
 }
 
-/* `more` is put at the end of the config: ", \"key\": value". `without`: a key to leave out. */
+/* Reads the dims of a config. `more`: appended to the config, ", \"key\": value". `without`: a key to leave out. */
 static Status dims_of(const char *architecture, const char *more, const char *without, IrDims *out)
 {
     static const char *const base[] = {"\"vocab_size\": 64",       "\"hidden_size\": 32",        "\"intermediate_size\": 48",
@@ -32,7 +32,7 @@ static Status dims_of(const char *architecture, const char *more, const char *wi
     return ir_module_dims(&arena, shipped(architecture), config, "config.json", out);
 }
 
-/* A config of 32 heads of 8 elements, of any family: it lacks what has several names. */
+/* Reads the dims of a config with 32 heads of 8 elements, of any family; keys with several names are missing. */
 static Status dims_of_any(const char *architecture, const char *more, const char *without, IrDims *out)
 {
     JsonValue  *config = arena_new(&arena, JsonValue);
@@ -52,7 +52,7 @@ static double dim(const IrDims *dims, const char *name)
 
 /* ---- config.json ---- */
 
-/* Those whose config.json has Llama's keys. */
+/* Families whose config.json has Llama's keys. */
 static const char *const families[] = {"Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "Olmo2ForCausalLM",
                                        "SmolLM3ForCausalLM"};
 
@@ -77,7 +77,7 @@ static void symbols_come_from_either_spelling(void)
     EXPECT_NEAR(dim(&dims, "theta"), 1e6, 0);
     EXPECT_NEAR(dim(&dims, "eps"), 1e-5, 0);
     EXPECT_NEAR(dim(&dims, "tied"), 0, 0);
-    /* transformers 5 */
+    /* the form of transformers 5 */
     EXPECT_OK(dims_of("Qwen3ForCausalLM",
                       ", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5000}, \"dtype\": \"float32\"", NULL, &dims));
     EXPECT_NEAR(dim(&dims, "theta"), 5000, 0);
@@ -104,7 +104,7 @@ static void symbols_come_from_either_spelling(void)
     arena_deinit(&arena);
 }
 
-/* What transformers' classes have where config.json has no key, and where it is null; tests/oracle/check_config_keys.py finds others. */
+/* Defaults of transformers' classes for keys that config.json lacks, and for null; tests/oracle/check_config_keys.py finds others. */
 static void defaults_are_those_of_transformers(void)
 {
     static const struct {
@@ -290,7 +290,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
     arena_deinit(&arena);
 }
 
-/* A config.json as it lies on the hub, with other members in front. */
+/* A config.json as on the hub, with other members first. */
 static Status hub_dims(const char *architecture, const char *more, IrDims *out)
 {
     static const struct {
@@ -448,7 +448,7 @@ static void what_is_no_module_is_refused(void)
     arena_deinit(&arena);
 }
 
-/* The config section stands on line 2, rules on 3, the first statement on line 5. */
+/* Binds a module in which the config section is on line 2, rules on line 3, the first statement on line 5. */
 static Status bind_text(const char *config_section, const char *rules, const char *statements, const char *config_text, Graph **out)
 {
     StrBuf      text = {0};
@@ -465,7 +465,7 @@ static Status bind_text(const char *config_section, const char *rules, const cha
                            .max_work = 100000};
     strbuf_printf(&text, "{\"surogate_ir\": 1, \"architecture\": \"X\",\n\"config\": [%s],\n\"require\": [%s],\n\"graph\": [\n%s\n]}",
                   config_section, rules, statements);
-    char  *copy = arena_strndup(&arena, text.data, text.len); /* names of the graph live in it */
+    char  *copy = arena_strndup(&arena, text.data, text.len); /* names of the graph point into the copy */
     Status status = ir_module_parse(&arena, "m.json", copy, text.len, &module);
     strbuf_deinit(&text);
     TRY(status);
@@ -550,13 +550,13 @@ static void roles_name_symbols(void)
     EXPECT_FAILS(ir_module_role(module, &dims, IR_ROLE_POSITIONS, &symbol), ERR_INVALID,
                  "m.json: roles: positions is l, which is no symbol of one number");
     EXPECT_OK(ir_module_role(module, &dims, IR_ROLE_TIED, &symbol));
-    EXPECT_STR(symbol->key, "d"); /* none is there: the first */
+    EXPECT_STR(symbol->key, "d"); /* config.json has none of its names: the first one */
     EXPECT(ir_module_is_unread(module, "h.0.freq") && ir_module_is_unread(module, "mask"));
     EXPECT(!ir_module_is_unread(module, "freq") && !ir_module_is_unread(module, "mask.0") && !ir_module_is_unread(module, ""));
     arena_deinit(&arena);
 }
 
-/* A value for each layer: from an array, one for all, or made of the layer's index. */
+/* A value for each layer: from an array, one for all layers, or computed from the layer's index. */
 static void lists_have_a_value_for_each_layer(void)
 {
     static const char section[] = "{\"symbol\": \"L\", \"key\": \"L\"},"
@@ -615,7 +615,7 @@ static void statements_become_a_graph(void)
     if (!graph) return;
     EXPECT_OK(graph_verify(graph));
     EXPECT_INT(graph->num_nodes, 1 + 3 * 3 + 2);
-    EXPECT_INT(graph_find(graph, "late.1")->layer, 4); /* behind the layers of the first repeat */
+    EXPECT_INT(graph_find(graph, "late.1")->layer, 4); /* layers continue after those of the first repeat */
     EXPECT(graph_output(graph, "y") == graph_find(graph, "b.2.o.1"));
     EXPECT_INT(graph_find(graph, "s")->type.dim[0], 12);
     const AttrList *list = &((const SourceAttrs *)graph_find(graph, "s")->producer->attrs)->list;
@@ -799,7 +799,7 @@ static void bad_statements_say_where(void)
     }
 }
 
-/* Where, which of the turns of repeats, of what, what is there and what is expected. */
+/* A message says: the line, the turns of the repeats, the value, what was found and what is expected. */
 static void messages_name_the_statement(void)
 {
 #define TURNS(body) "{\"repeat\": 2, \"index\": \"i\", \"body\": [\n" body "]}"
@@ -893,7 +893,7 @@ static void what_a_module_may_cost_is_bounded(void)
     EXPECT_FAILS(bind_text("", "", lets.data, "{}", &graph), ERR_INVALID, "m.json:5: a name of 257 bytes; expected 1 to 256");
     strbuf_clear(&lets);
     strbuf_puts(&lets, "{\"param\": \"");
-    for (int i = 0; i < 20; i++) strbuf_puts(&lets, "{8e15}"); /* grows when expanded */
+    for (int i = 0; i < 20; i++) strbuf_puts(&lets, "{8e15}"); /* each becomes longer when it is expanded */
     strbuf_puts(&lets, "\", \"shape\": [4], \"hf\": \"W\"}");
     EXPECT_FAILS(bind_text("", "", lets.data, "{}", &graph), ERR_INVALID, "isn't fit for a name: empty, too long");
     strbuf_clear(&lets);

@@ -15,7 +15,7 @@ static Status any_infer(Node *node)
 static const OpDef        op_any = {.name = "any", .num_in = 4, .num_out = 2, .min_in = 1, .infer = any_infer};
 static const OpDef *const ops[] = {&op_any};
 
-/* A node of inputs of these dtypes (DT_COUNT: absent); y is of x's dtype, the sum f32. */
+/* A node whose inputs have these dtypes (DT_COUNT: absent); y has x's dtype, the sum is f32. */
 static Node *node_of(Arena *arena, DType x, DType w, DType scale, DType labels)
 {
     Graph      *graph = graph_create(arena, "case", ops, 1);
@@ -44,7 +44,7 @@ static void a_named_operand_has_its_own_types(void)
     EXPECT(!op_types_fit(node, DT_SET_F32, named));
     EXPECT(!op_types_fit(node_of(&arena, DT_BF16, DT_BF16, DT_BF16, DT_I32), DT_SET_BF16, named));
     EXPECT(!op_types_fit(node_of(&arena, DT_BF16, DT_BF16, DT_F32, DT_I64), DT_SET_BF16, named));
-    EXPECT(op_types_fit(node_of(&arena, DT_BF16, DT_COUNT, DT_COUNT, DT_COUNT), DT_SET_BF16, named)); /* absent ones fit */
+    EXPECT(op_types_fit(node_of(&arena, DT_BF16, DT_COUNT, DT_COUNT, DT_COUNT), DT_SET_BF16, named)); /* absent inputs fit */
     arena_deinit(&arena);
 }
 
@@ -53,7 +53,7 @@ static void nothing_said_fits_nothing(void)
     static const OperandTypes plain[KERNEL_MAX_EXCEPT] = {0};
     Arena                     arena = {0};
     EXPECT(!op_types_fit(node_of(&arena, DT_F32, DT_F32, DT_F32, DT_I32), 0, plain));
-    /* bytes that hold anything are no index: a kernel must say that it takes them */
+    /* bytes may hold any value, so they aren't an index: a kernel must list that it takes them */
     EXPECT(!op_types_fit(node_of(&arena, DT_F32, DT_U8, DT_F32, DT_I32), DT_SET_FLOAT, plain));
     EXPECT(op_types_fit(node_of(&arena, DT_F32, DT_F32, DT_F32, DT_I64), DT_SET_FLOAT, plain));
     arena_deinit(&arena);

@@ -1,12 +1,12 @@
-/* Several devices that work together: collective ops over all of them, and that all end when one rank fails. On the CPU always; as a
- * part of test_cuda over this machine's GPUs, which takes two at least. */
+/* Several devices that work together: collective ops over all of them, and that all ranks end when one fails. Always runs on the CPU; as a
+ * part of test_cuda also over this machine's GPUs, at least two. */
 #include "measure/doctor_ranks.h"
 #include "test.h"
 
 #ifdef FAMILY_CUDA
 enum { MOST = 16, CASES = 43 };
 
-static CrossBy cross_by; /* of all ranks */
+static CrossBy cross_by; /* used by all ranks */
 
 static Status open_device(int rank, Device **out)
 {

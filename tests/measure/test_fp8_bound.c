@@ -1,4 +1,4 @@
-/* How short a step could be in FP8: less than in bf16, by no more than products are of it. */
+/* The shortest possible step in FP8: shorter than in bf16, but by no more than the share of products in the step. */
 #include "measure/fp8_bound.h"
 
 #include "fit/fit.h"
@@ -10,7 +10,7 @@ static const char wide_llama[] =
     "\"num_hidden_layers\":%d,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"tie_word_embeddings\":false}";
 
-/* The bound of a run with these lines, in seconds, and what its bf16 twin is expected to take. */
+/* Lower limit of a step's time for a run with these lines, in seconds; *out_bf16: expected seconds of the same run in bf16. */
 static double bound(const char *lines, double *out_bf16)
 {
     Arena          arena = {0};
@@ -44,7 +44,7 @@ static double bound(const char *lines, double *out_bf16)
     return seconds;
 }
 
-/* Products are most of such a step, and FP8 units are twice as fast. */
+/* Products take most of such a step, and FP8 units are twice as fast. */
 static void fp8_has_a_bound(void)
 {
     double bf16, seconds = bound("recipe: fp8-hybrid\ngradient_accumulation_steps: 4\n", &bf16);
@@ -55,7 +55,7 @@ static void fp8_has_a_bound(void)
     EXPECT(bound("recipe: fp8-hybrid\nskip_quant_first_layers: 2\n", &bf16) == 0);
 }
 
-/* A step of several ranks ends with a program of its own. */
+/* With several ranks a step ends with a program of its own. */
 static void fp8_has_a_bound_on_several_gpus(void)
 {
     const char *const lines[] = {"recipe: fp8-hybrid\ngpus: 2\ngradient_accumulation_steps: 1\n",

@@ -1,4 +1,4 @@
-/* A step's limit: what its rows ask for, and what a step that is faster than measured says about it. */
+/* Lower limits of a step's time: what its rows require, and how a step that is faster than its limit is reported. */
 #include "measure/step_limit.h"
 
 #include "test.h"
@@ -12,7 +12,7 @@ static Feeds batch_of(const int32_t *doc_start, const int32_t *doc_id, int64_t t
 
 static void documents_and_padding_ask_for_less(void)
 {
-    /* A row of one document; one of two documents of 3 and 2 tokens, then padding. */
+    /* One row is a single document; the other has documents of 3 and 2 tokens, then padding. */
     static const int32_t doc_start[] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 3, 5, 6, 7};
     static const int32_t doc_id[] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 2, 2, -1, -1, -1};
     Feeds                batch = batch_of(doc_start, doc_id, 13, 6);
@@ -29,7 +29,7 @@ static void documents_and_padding_ask_for_less(void)
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), (100 + 450 + 60) / 1000.0, 1e-12);
     limit.program[limit.num_programs++] = (ProgramWork){.flops = 1, .bytes = 500, .times = 1};
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), 0.611, 1e-12);
-    limit.byte_rate = 1000; /* as a GPU's: traffic binds the optimizer */
+    limit.byte_rate = 1000; /* as on a GPU: memory traffic limits the optimizer */
     EXPECT_NEAR(step_limit_seconds(&limit, &work, 10), 0.610 + 0.5, 1e-12);
 }
 
@@ -66,11 +66,11 @@ static void a_launch_over_packed_documents_has_a_lower_limit(void)
     DeviceFacts facts = {.gemm_flops = {[DT_F32] = 1000}, .bandwidth = 100, .launch_seconds = 0.5};
     EXPECT_NEAR(launch_limit_seconds(&facts, &(Launch){.node = &nodes[0]}, 1), 1.5, 1e-12);
     EXPECT_NEAR(launch_limit_seconds(&facts, &(Launch){.node = &nodes[0]}, 0.25), 0.75, 1e-12);
-    EXPECT_NEAR(launch_limit_seconds(&facts, &(Launch){.node = &nodes[0]}, 0.01), 0.6, 1e-12); /* traffic stays */
+    EXPECT_NEAR(launch_limit_seconds(&facts, &(Launch){.node = &nodes[0]}, 0.01), 0.6, 1e-12); /* the limit by traffic is unchanged */
     EXPECT_NEAR(launch_limit_seconds(&facts, &(Launch){.node = &nodes[1]}, 0.25), 1.5, 1e-12);
 }
 
-/* A product of e4m3 that adds to an fp32 gradient larger than its operands, and one of bf16 as large. */
+/* A product of e4m3 operands that adds to an fp32 gradient larger than its operands, and a bf16 product of the same size. */
 static void products_of_fewer_bits_have_a_lower_limit(void)
 {
     OpDef     linear = {.name = "linear", .cost = thousand, .alias = {{.out = 0, .in = 2, .accumulate = true}}, .num_alias = 1};

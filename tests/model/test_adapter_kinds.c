@@ -1,5 +1,5 @@
-/* Adapters that hold more than LoRA's pairs against PEFT in fp64, by fixtures that tests/oracle/make_adapter_kinds.py wrote: what they
- * compute as they are and merged, how they train, and that they go out as they came in. */
+/* Adapters that hold more than LoRA's pairs, compared with PEFT in fp64 (fixtures of tests/oracle/make_adapter_kinds.py): what they compute
+ * unmerged and merged, how they train, and that saving gives back what was loaded. */
 #include "model/merge.h"
 #include "model/weights.h"
 #include "run/family.h"
@@ -32,7 +32,7 @@ static const struct {
 enum { NUM_KINDS = sizeof kinds / sizeof kinds[0] };
 
 typedef struct Kind {
-    Family      family; /* without weights and adapter */
+    Family      family; /* its weights and adapter stay unused */
     PeftAdapter adapter;
     StFile     *expected;
     HfModel    *model;
@@ -55,7 +55,7 @@ static CompileOptions options_of(void)
     return options;
 }
 
-/* Base and adapter, by way of their files. merged: a folder with both in one; NULL: the two. */
+/* Opens base and adapter from their files. merged: a folder that holds the merged model; NULL: base and adapter. */
 static void open_kind(Kind *k, int index, const char *merged)
 {
     CompileOptions options = options_of();
@@ -97,7 +97,7 @@ static float *expected(Kind *k, const char *name)
     return out;
 }
 
-/* The loss of each token, as the fixture's logits have it. */
+/* The loss of a token by the fixture's logits. */
 static double token_loss(const float *logits, int label)
 {
     double most = -INFINITY, sum = 0;

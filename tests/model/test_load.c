@@ -1,5 +1,5 @@
-/* The load program: every element of every dtype arrives as it should, in pieces, and the host never holds more than a few MiB of
- * what isn't planned. */
+/* The load program: every element of every dtype arrives unchanged, in pieces, and the host never holds more than a few MiB beside the
+ * plan. */
 #include "files/file.h"
 #include "model/weights.h"
 #include "ops/op_case.h"
@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* Parameters of each way into a file; gate and up are packed by a fusion. */
+/* Parameters for each way in which a file may store them; a fusion packs gate and up. */
 static const char module_text[] =
     "{\"surogate_ir\": 1, \"architecture\": \"Small\", \"config\": [{\"symbol\": \"V\", \"key\": \"v\"}, {\"symbol\": \"C\", \"key\": \"c\"},"
     " {\"symbol\": \"F\", \"key\": \"f\"}], \"require\": [], \"ignored\": [], \"refused\": [], \"graph\": ["
@@ -38,7 +38,7 @@ typedef struct Size {
 
 enum { NUM_TENSORS = 6 };
 
-/* What the file of such a model holds. */
+/* The tensors of such a model's file. */
 static void declare(Size size, StDType dtype, StDecl decls[NUM_TENSORS])
 {
     const StDecl all[NUM_TENSORS] = {
@@ -56,13 +56,13 @@ typedef struct Loading {
     Arena     arena;
     char      dir[64];
     HfModel   model;
-    DeviceApi api; /* of the device, under another name: memory that the host doesn't see */
+    DeviceApi api; /* the device's API under another name, so that its memory isn't taken for the host's */
     Device   *device;
     Plan     *plan;
     Session  *session;
 } Loading;
 
-/* A model of zeros in a file without blocks on the disk. */
+/* A model of zeros, in a sparse file. */
 static void write_zeros(const char *path, const StDecl *decls)
 {
     static const uint64_t align = 64;
@@ -86,7 +86,7 @@ static void write_zeros(const char *path, const StDecl *decls)
     strbuf_deinit(&header);
 }
 
-/* Random numbers that any of the dtypes holds roughly, in the file's dtype. */
+/* Random values that all of the dtypes can hold roughly, in the file's dtype. */
 static void write_random(Arena *arena, const char *path, StDecl *decls)
 {
     for (int i = 0; i < NUM_TENSORS; i++) {
@@ -149,7 +149,7 @@ static void close_model(Loading *l)
 
 /* ---- bits ---- */
 
-/* What the parameter's elements are in the file. */
+/* The parameter's elements as the file has them. */
 static float *values_of(Loading *l, const Param *param)
 {
     const HfSource *hf = &param->hf;
@@ -210,7 +210,7 @@ static void every_dtype_arrives_bit_for_bit(void)
                  far ? ", far memory" : "", train ? ", trained" : "");
         open_model(&l, size, types[i % 4], false);
         compile(&l, size, &options, far);
-        EXPECT(l.plan->num_arrivals > l.plan->num_params); /* embed and others in pieces */
+        EXPECT(l.plan->num_arrivals > l.plan->num_params); /* embed and other weights arrive in pieces */
         EXPECT_OK(session_create(l.plan, l.device, &l.session));
         EXPECT_OK(weights_load(l.session, &l.model));
         check_bits(&l, what);
@@ -220,7 +220,7 @@ static void every_dtype_arrives_bit_for_bit(void)
 
 /* ---- memory ---- */
 
-/* Bytes of a line of /proc/self/status. */
+/* Bytes that a line of /proc/self/status reports. */
 static int64_t process_bytes(const char *name)
 {
     FILE     *file = fopen("/proc/self/status", "r");
@@ -232,7 +232,7 @@ static int64_t process_bytes(const char *name)
     return (int64_t)kib << 10;
 }
 
-/* Of private memory that can be written: what RssAnon may become at most, and what RLIMIT_DATA bounds. */
+/* Limits private writable memory: RLIMIT_DATA bounds it, and RssAnon can't exceed it. */
 static void limit_data(int64_t bytes)
 {
     struct rlimit limit;
@@ -241,7 +241,7 @@ static void limit_data(int64_t bytes)
     EXPECT(setrlimit(RLIMIT_DATA, &limit) == 0);
 }
 
-/* Every tensor but the norm takes 16 MiB and more. A process that held one of them beside the plan would end. */
+/* Every tensor except the norm takes 16 MiB or more. A process that held one of them beside the plan would end. */
 static void the_host_holds_little_beside_the_plan(void)
 {
     static const struct {
@@ -268,7 +268,7 @@ static void the_host_holds_little_beside_the_plan(void)
     }
 }
 
-/* Pieces lie where activations do when weights have arrived. */
+/* Staged pieces use the memory of activations, which is free while weights arrive. */
 static void loading_adds_nothing_to_a_plan(void)
 {
     const Size size = {24576, 1024, 8192};
@@ -292,7 +292,7 @@ static void loading_adds_nothing_to_a_plan(void)
     }
 }
 
-/* A part of what is kept of a matrix, against what the ops make of the numbers in the file. */
+/* Compares a kept part of a matrix with the part that the ops make from the file's values. */
 static void check_part(Loading *l, const Param *param, const OpCase *q, int k)
 {
     const char *name = weight_part_name(&l->arena, param->format, param->name, k);
@@ -301,7 +301,7 @@ static void check_part(Loading *l, const Param *param, const OpCase *q, int k)
     if (memcmp(got, q->out[k].data, q->out[k].bytes) != 0) test_fail(__FILE__, __LINE__, "%s differs", name);
 }
 
-/* Whether a matrix is a slice of a tensor, several, or a transpose. */
+/* A matrix may be a slice of a tensor, several tensors, or a transposed tensor. */
 static void quantised_ones_arrive_bit_for_bit(void)
 {
     const Size size = {700, 32, 144};

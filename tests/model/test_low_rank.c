@@ -1,5 +1,5 @@
-/* Parts of low rank against what defines them: orthogonal factors, singular values that leave the smallest rest, and QR's zeros and signs.
- */
+/* Low-rank approximations, checked by their definition: orthogonal factors, singular values that leave the smallest rest, and QR's zeros
+ * and signs. */
 #include "model/low_rank.h"
 
 #include "test.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* w = sum_k s_k u_k v_k^T with s_k = decay^k, of random orthonormal u and v: their first `count` are told. */
+/* w = sum_k s_k u_k v_k^T with s_k = decay^k and random orthonormal u and v, of which the first `count` are returned. */
 static void make_matrix(int64_t m, int64_t n, double decay, int64_t count, float *w, double *u, double *v)
 {
     int64_t  k = m < n ? m : n;
@@ -61,7 +61,7 @@ static void expect_svd(int64_t m, int64_t n, int64_t r, double decay, ThreadPool
     if (!(worst < 2e-6) || !(residual < 1e-7))
         test_fail(__FILE__, __LINE__, "(%lld, %lld) of rank %lld: off by %g, residual %g", (long long)m, (long long)n, (long long)r, worst,
                   residual);
-    for (int64_t k = 0; k < r; k++) { /* sqrt(s) is in both */
+    for (int64_t k = 0; k < r; k++) { /* both factors contain sqrt(s) */
         double of_a = 0, of_b = 0;
         for (int64_t c = 0; c < n; c++) of_a += (double)a[k * n + c] * (double)a[k * n + c];
         for (int64_t i = 0; i < m; i++) of_b += (double)b[i * r + k] * (double)b[i * r + k];
@@ -100,7 +100,7 @@ static void threads_change_nothing(void)
     pool_destroy(pool);
 }
 
-/* Matrices of rank 1 and of zeros have few vectors. */
+/* Matrices of rank 1 and zero matrices have few vectors. */
 static void poor_matrices_have_few_vectors(void)
 {
     enum { M = 12, N = 9, R = 3 };
@@ -132,8 +132,8 @@ static void qr_is_lapacks(void)
         }
         for (int c = 0; c < k; c++) EXPECT(a[k * N + c] == 0);
     }
-    EXPECT(a[0] < 0 && w[0] > 0); /* the other sign than the first element's */
-    for (int i = 0; i < M; i++)   /* the first columns are all there */
+    EXPECT(a[0] < 0 && w[0] > 0); /* the sign is opposite to the first element's */
+    for (int i = 0; i < M; i++)   /* the first columns are complete */
         for (int c = 0; c < R; c++) {
             double got = 0;
             for (int k = 0; k < R; k++) got += (double)b[i * R + k] * (double)a[k * N + c];

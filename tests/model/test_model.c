@@ -1,4 +1,4 @@
-/* Folders in and out: initialisation, weights, adapters, new models. Fixtures are those of tests/oracle/make_families.py. */
+/* Folders in and out: initialisation, weights, adapters, new models, with the fixtures of tests/oracle/make_families.py. */
 #include "model/init.h"
 #include "model/merge.h"
 #include "model/new.h"
@@ -58,7 +58,7 @@ static void init_depends_on_seed_name_and_element_alone(void)
     EXPECT(memcmp(whole, other, sizeof other) != 0);
 }
 
-/* The words of docs/training.md, worked out by hand from Philox and Box-Muller, so that the scheme can't drift. */
+/* The words of docs/training.md, worked out by hand from Philox and Box-Muller, so that the scheme can't change unnoticed. */
 static void init_is_what_the_documents_say(void)
 {
     float    values[4];
@@ -151,7 +151,7 @@ static void a_saved_model_holds_the_same_tensors(void)
     }
 }
 
-/* As openai-community/gpt2 has them: without "transformer." in front, and with masks. */
+/* As openai-community/gpt2 names its tensors: without the prefix "transformer.", and with masks. */
 static void names_without_their_prefix_are_read(void)
 {
     Arena   arena = {0};
@@ -206,7 +206,7 @@ static void config_tells_the_truth_about_the_dtype(void)
     unload(&l);
 }
 
-/* As transformers has it: a rope_scaling that says anything stands in place of rope_parameters. */
+/* As in transformers, a rope_scaling with any content replaces rope_parameters. */
 static void rope_scaling_goes_before_rope_parameters(void)
 {
     static const struct {
@@ -332,7 +332,7 @@ static void an_adapter_setting_we_lack_is_refused(void)
     arena_deinit(&arena);
 }
 
-/* The folder `dir` with a lm_head.weight beside its tensors: the embedding, but for `difference` in its last value. */
+/* A copy of the folder `dir` with an lm_head.weight added. It equals the embedding, except that its last value differs by `difference`. */
 static void make_headed(Arena *arena, const char *dir, float difference)
 {
     StFile *file;
@@ -357,7 +357,7 @@ static void make_headed(Arena *arena, const char *dir, float difference)
     st_close(file);
 }
 
-/* transformers uses a stored head that differs from the embedding, whatever tie_word_embeddings says. */
+/* transformers uses a stored head that differs from the embedding, even if tie_word_embeddings is true. */
 static void a_stored_head_wins_over_the_config(void)
 {
     for (int differs = 0; differs < 2; differs++) {
@@ -381,7 +381,7 @@ static void a_stored_head_wins_over_the_config(void)
     }
 }
 
-/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)) in double; or its transpose. */
+/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)), computed in double; `transposed`: stored transposed. */
 static void check_merged(const char *family, const char *matrix, bool transposed)
 {
     Arena       arena = {0};
@@ -424,7 +424,7 @@ static void merging_adds_the_product(void)
     check_merged("gpt2", "transformer.h.1.mlp.c_fc", true);
 }
 
-/* The fixture's tensors in F16, with its config.json. */
+/* Writes the fixture's tensors in F16, with its config.json. */
 static void make_half(Arena *arena, const char *dir, char out_dir[64])
 {
     StFile *file;
@@ -444,7 +444,7 @@ static void make_half(Arena *arena, const char *dir, char out_dir[64])
     st_close(file);
 }
 
-/* An F16 base stays one when it is merged, and what F16 can't hold is an error. */
+/* An F16 base stays F16 when it is merged, and values that F16 can't hold are an error. */
 static void a_merged_half_is_one(void)
 {
     Arena       arena = {0};
@@ -503,10 +503,10 @@ static void check_new(const char *arch)
 static void new_models_load_and_are_what_from_scratch_gives(void)
 {
     check_new("qwen2.5-tiny");
-    check_new("gpt2-tiny"); /* its matrices lie transposed */
+    check_new("gpt2-tiny"); /* its matrices are stored transposed */
 }
 
-/* What a preset's name says, or is known to mean; 0: nothing. */
+/* Billions of parameters by the preset's name, or known for the name; 0: unknown. */
 static double named_billions(const char *name)
 {
     static const struct {
@@ -518,7 +518,7 @@ static double named_billions(const char *name)
     return atof(strrchr(name, '-') + 1);
 }
 
-/* Every preset is a config its family takes, and has about as many parameters as its name says. */
+/* Every preset is a config that its family accepts, with about as many parameters as its name says. */
 static void presets_bind(void)
 {
     StrBuf names = {0};
@@ -547,7 +547,7 @@ static void presets_bind(void)
 /* ---- what a device holds ---- */
 
 static int64_t   taken;
-static DeviceApi telling_api; /* a device that says so */
+static DeviceApi telling_api; /* a device that reports it */
 
 static Status tell_taken(Device *device, DeviceFacts *out)
 {
@@ -563,7 +563,7 @@ static void what_others_take_is_beside_the_plan(void)
     const DeviceApi *own;
     EXPECT_OK(load(&l, FAMILIES "qwen3", DT_F32, NULL));
     EXPECT_OK(session_beside_bytes(l.session, &beside));
-    EXPECT_INT(beside, 0); /* a CPU doesn't know */
+    EXPECT_INT(beside, 0); /* the CPU can't report it */
     own = l.device->api;
     telling_api = *own;
     telling_api.facts = tell_taken;

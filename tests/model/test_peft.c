@@ -1,4 +1,4 @@
-/* Which adapters of PEFT are read, and as what. tests/oracle/check_adapter_keys.py compares with PEFT itself. */
+/* Which adapters of PEFT are read, and how they are understood. tests/oracle/check_adapter_keys.py compares with PEFT itself. */
 #include "model/merge.h"
 #include "model/peft_match.h"
 #include "passes/peft_names.h"
@@ -19,7 +19,7 @@ static const char *make(char path[64])
     return path;
 }
 
-/* Members of adapter_config.json in place of the fixture's, or beside them. */
+/* Writes adapter_config.json with `members` in place of the fixture's members, or in addition. */
 static void write_config(const char *dir, const char *members)
 {
     Arena     arena = {0};
@@ -126,7 +126,7 @@ static void targets_are_those_of_peft(void)
     EXPECT(has("\"target_modules\": \"all-linear\"", Q, false));
     EXPECT(!has("\"target_modules\": \"all-linear\"", "lm_head", true));
     EXPECT(has("\"target_modules\": \".*\\\\.q_proj\"", Q, false));
-    EXPECT(!has("\"target_modules\": \"q_proj\"", Q, false)); /* an expression is for the whole path */
+    EXPECT(!has("\"target_modules\": \"q_proj\"", Q, false)); /* a regular expression must match the whole path */
     EXPECT(!has("\"target_modules\": [\"q_proj\"], \"exclude_modules\": [\"self_attn.q_proj\"]", Q, false));
     EXPECT(!has("\"target_modules\": [\"q_proj\"], \"exclude_modules\": \".*layers\\\\.0.*\"", Q, false));
     EXPECT(has("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": [0, 3]", Q, false));
@@ -134,14 +134,14 @@ static void targets_are_those_of_peft(void)
     EXPECT(has("\"target_modules\": [\"" Q "\"], \"layers_to_transform\": 1", Q, false));
     EXPECT(has("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": 0, \"layers_pattern\": [\"h\", \"layers\"]", Q, false));
     EXPECT(!has("\"target_modules\": [\"q_proj\"], \"layers_to_transform\": 0, \"layers_pattern\": \"blocks\"", Q, false));
-    EXPECT(!has("\"target_modules\": [\"lm_head\"], \"layers_to_transform\": 0", "x.lm_head", true)); /* of no layer */
+    EXPECT(!has("\"target_modules\": [\"lm_head\"], \"layers_to_transform\": 0", "x.lm_head", true)); /* the head belongs to no layer */
 }
 
 /* ---- tensors ---- */
 
 enum { Q_RANK = 2, MOST_TENSORS = 64 };
 
-/* The fixture's tensors, but for the halves of q_proj, which have `rank` rows of which Q_RANK aren't 0; and `more`. */
+/* Writes the fixture's tensors and `more`. The matrices A and B of q_proj have `rank` rows, of which Q_RANK aren't 0. */
 static void write_tensors(const char *dir, int rank, const StDecl *more, size_t num_more)
 {
     Arena   arena = {0};
@@ -191,7 +191,7 @@ static uint64_t hash_of(const char *dir)
     return hash;
 }
 
-/* alpha / r is 2 of all, written in two ways: with zeros up to the rank of the others, and with a rank and an alpha of its own. */
+/* alpha / r is 2 for all modules, in two forms: padded with zeros to the rank of the others, and with a rank and an alpha of its own. */
 static void modules_have_their_own_rank_and_alpha(void)
 {
     char out[64];
@@ -215,7 +215,7 @@ static void modules_have_their_own_rank_and_alpha(void)
     EXPECT_OK(file_remove_tree(folder));
 }
 
-/* PEFT puts the base's embedding and head beside an adapter of the head. */
+/* PEFT stores the base's embedding and head beside an adapter of the head. */
 static void copies_of_the_base_are_the_bases(void)
 {
     Arena    arena = {0};

@@ -86,7 +86,7 @@ static void what_cannot_be_added_is_refused(void)
     Arena                    arena = {0};
     EXPECT_FAILS(combine(&arena, whole, weights, 1, under("a")), ERR_UNSUPPORTED, "holds more than pairs of linear layers");
     EXPECT_FAILS(combine(&arena, widths, weights, 2, under("b")), ERR_INVALID, "has other dims than in the adapters before it");
-    EXPECT_OK(combine(&arena, others, weights, 2, under("c"))); /* layers of no common name; the base tells */
+    EXPECT_OK(combine(&arena, others, weights, 2, under("c"))); /* the names of layers differ; the base decides */
     EXPECT_OK(file_make_dirs(under("d")));
     EXPECT_OK(combine(&arena, others, weights, 1, under("d")));
     EXPECT_OK(peft_write_base_format(weight_format_find("nf4"), under("d")));

@@ -1,4 +1,4 @@
-/* Quantised folders: what codes stand for, bit for bit, and every way in which such a folder can be wrong. */
+/* Quantised folders: the values of codes, bit for bit, and every way in which such a folder can be wrong. */
 #include "base/philox.h"
 #include "files/file.h"
 #include "model/hf_model.h"
@@ -14,7 +14,7 @@ static void open_fixture(Arena *arena, const char *name, HfModel **out)
     EXPECT_OK(hf_model_open_weights(*out));
 }
 
-/* A matrix of each folder as transformers dequantises it (the oracle wrote it), whole and in odd ranges. */
+/* A matrix of each folder, whole and in odd ranges, as transformers dequantises it (written by the oracle). */
 static void codes_stand_for_what_transformers_has(void)
 {
     static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};
@@ -54,7 +54,7 @@ typedef struct Folder {
     int    count;
 } Folder;
 
-/* A tensor of that name, in place of the one of that name if there is one; data NULL: random bytes. */
+/* Adds a tensor, or replaces the one of the same name; data NULL: random bytes. */
 static void put(Folder *f, const char *name, StDType dtype, const void *data, int ndim, const int64_t *dim)
 {
     int     at = 0;
@@ -89,7 +89,7 @@ static const char plain_state[] = "{\"quant_type\": \"nf4\", \"blocksize\": 64, 
 static const char nested_state[] = "{\"quant_type\": \"nf4\", \"blocksize\": 64, \"dtype\": \"bfloat16\", \"shape\": [6, 50],"
                                    " \"nested_blocksize\": 256, \"nested_dtype\": \"float32\", \"nested_offset\": 0.25}";
 
-/* The maps that bitsandbytes writes, from a folder of its. */
+/* Adds the maps that bitsandbytes writes, read from one of its folders. */
 static void put_maps(Folder *f)
 {
     StFile         *file;
@@ -103,7 +103,7 @@ static void put_maps(Folder *f)
     st_close(file);
 }
 
-/* 6 x 50 elements: 5 blocks, of which the last is short. */
+/* 6 x 50 elements: 5 blocks, the last of which is short. */
 static Folder nf4_folder(bool nested)
 {
     static const float scales[5] = {1, 2, 3, 4, 0.5f}, one = 2;
@@ -120,7 +120,7 @@ static Folder nf4_folder(bool nested)
 
 static const float six[6] = {1, 2, 3, 4, 5, 6};
 
-/* 3 x 2 tiles, of which the last are cut. */
+/* 3 x 2 tiles, the last of which are cut. */
 static Folder fp8_folder(void)
 {
     Folder f = {0};
@@ -139,7 +139,7 @@ static Folder nvfp4_folder(void)
     return f;
 }
 
-/* Opens what the folder holds, checks every number of it and drops it. */
+/* Opens the folder, decodes every value and deletes the folder. */
 static Status read_all(Folder *f, QuantisedFormat format, float *values)
 {
     char    path[] = "/tmp/surogate_quantised_XXXXXX";
@@ -189,7 +189,7 @@ static void blocks_that_are_cut_are_read(void)
     EXPECT_OK(read_all(&f, QUANTISED_NVFP4, w));
 }
 
-/* Scales in bf16, as Qwen publishes them, are kept as fp32; bytes of codes may be called anything (bnb_4bit_quant_storage). */
+/* Scales in bf16, as Qwen publishes them, are kept as fp32. Bytes of codes may be stored under any dtype (bnb_4bit_quant_storage). */
 static void other_dtypes_are_read(void)
 {
     static const uint16_t bf16[6] = {0x3F80, 0x4000, 0x4040, 0x4080, 0x40A0, 0x40C0}; /* 1 to 6 */
@@ -350,7 +350,7 @@ static void write_adapter(Arena *arena, const HfModel *model, const char *dir)
     EXPECT_OK(file_write_atomic(arena_printf(arena, "%s/adapter_config.json", dir), config, strlen(config)));
 }
 
-/* What the format makes of the base's numbers and the adapter's product. */
+/* The format's rounding of the base's values plus the adapter's product. */
 static float *expected_k(Arena *arena, const HfModel *base)
 {
     const StTensor *w = st_find(base->weights, LAYER "k_proj.weight");
@@ -361,7 +361,7 @@ static float *expected_k(Arena *arena, const HfModel *base)
     return values;
 }
 
-/* Tensors whose names hold the word, or all that hold neither adapted module's, are the same in both. */
+/* Compares tensors of two files: those whose names contain `word`; NULL: those of neither adapted module. */
 static void expect_same(const StFile *a, const StFile *b, const char *word)
 {
     for (size_t i = 0; i < st_count(a); i++) {
@@ -407,7 +407,7 @@ static void test_merge(const char *name)
     arena_deinit(&arena);
 }
 
-/* A merged matrix is what its format makes of the exact numbers; all others keep their bytes. */
+/* A merged matrix is the exact sum rounded to its format; all other tensors keep their bytes. */
 static void a_merge_keeps_the_format(void)
 {
     static const char *const names[] = {"nf4", "nf4_double", "fp8", "nvfp4"};

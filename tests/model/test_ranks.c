@@ -1,4 +1,4 @@
-/* Ranks as threads, each with a plan and a session of its own: what they train equals what one rank trains. */
+/* Ranks as threads, each with a plan and a session of its own: their training equals training on one rank. */
 #include "base/philox.h"
 #include "comm/comm.h"
 #include "model/init.h"
@@ -22,22 +22,22 @@ typedef struct Case {
     OptimizerKind optimizer;
     DType         dtype, master;
     bool          fp32_grads;
-    bool          other_operands; /* products are fp32 in a bf16 model, bf16 in an fp32 one */
+    bool          other_operands; /* products in fp32 in a bf16 model, in bf16 in an fp32 model */
     uint32_t      recompute;
     bool          fp8, fp4;
     const char   *qlora;
     uint32_t      offload;
-    bool          unclipped;    /* and with Adam's own epsilon */
+    bool          unclipped;    /* no clipping, and Adam's own epsilon */
     const char   *architecture; /* NULL: LlamaForCausalLM */
 } Case;
 
-/* What a run of one case by so many ranks came to. */
+/* Result of one case with so many ranks. */
 typedef struct Result {
     double  loss[STEPS], norm[STEPS];
-    float  *weights; /* trained ones, one parameter after the other in the order of names */
-    float  *begun;   /* what they were before */
+    float  *weights; /* trained weights, parameters in the order of names */
+    float  *begun;   /* the same before training */
     int64_t numel;
-    int64_t lasting; /* bytes of a rank's weights, gradients and optimizer, but for FP8 scales and their history */
+    int64_t lasting; /* bytes of a rank's weights, gradients and optimizer, without FP8 scales and their history */
 } Result;
 
 typedef struct Rank {
@@ -130,7 +130,7 @@ static Status open_rank(Rank *r, int rank)
     return r->test->lora ? init_params(r->session, 7, true, NULL) : OK;
 }
 
-/* Rows [first, first + count) of a step. */
+/* Writes rows [first, first + count) of a step. */
 static Status write_rows(Rank *r, int step, int first, int count, float inv_tokens)
 {
     int32_t tokens[TOKENS], labels[TOKENS], positions[TOKENS], starts[TOKENS], ids[TOKENS];
@@ -171,7 +171,7 @@ static Status calibrate(Rank *r, int rank)
     return scales_begin(r->session, r->comm, 0);
 }
 
-/* Launches on several streams touch no byte at one time. */
+/* Launches on different streams never touch the same byte at the same time. */
 static Status check_races(Rank *r)
 {
     for (int p = 0; p < r->plan->num_programs; p++) {
@@ -184,7 +184,8 @@ static Status check_races(Rank *r)
     return OK;
 }
 
-/* Weights cross in the order in which they are read: the first launch waits for none, the first layer for the first chunks alone. */
+/* Weights are gathered in the order in which they are read: the first launch waits for no gather, the first layer only for the first
+ * chunks. */
 static Status check_waits(Rank *r)
 {
     const Program *program = plan_micro(r->plan, 0, 1);
@@ -199,7 +200,7 @@ static Status check_waits(Rank *r)
     while (first->stream != STREAM_COMPUTE) first++;
     FAIL_IF(r->test->zero < DIVIDE_WEIGHTS && first->wait[STREAM_COMM], ERR_INTERNAL,
             "what is read first isn't gathered when the step begins");
-    bool mixed = r->test->optimizer == OPTIMIZER_NORMUON; /* a chunk is matrices of as many layers as there are ranks */
+    bool mixed = r->test->optimizer == OPTIMIZER_NORMUON; /* a chunk has matrices of as many layers as there are ranks */
     FAIL_IF(r->test->zero == 1 && !mixed && count > 4 && begun > count / 2, ERR_INTERNAL, "the first layer waits for %d of %d gathers",
             begun, count);
     return OK;
@@ -232,7 +233,8 @@ static Status train_step(Rank *r, int rank, int step)
     return OK;
 }
 
-/* Where a trained parameter stands in a result: those of all buckets by name, so that the order doesn't depend on the ranks. */
+/* Where a trained parameter begins in Result.weights: parameters of all buckets are sorted by name, so that the order doesn't depend on the
+ * ranks. */
 static int64_t place_of(const Plan *plan, const Param *param)
 {
     int64_t at = 0;
@@ -241,7 +243,7 @@ static int64_t place_of(const Plan *plan, const Param *param)
     return at;
 }
 
-/* This rank's part of the weights, from its shares. */
+/* Reads the weights that this rank owns, from its shares. */
 static Status read_owned(Rank *r, float *to)
 {
     for (int b = 0; b < r->plan->num_buckets; b++) {
@@ -259,7 +261,7 @@ static Status read_owned(Rank *r, float *to)
     return OK;
 }
 
-/* Once gathered, weights that are whole hold what all ranks own. */
+/* After a gather, weights that are whole hold the shares of all ranks. */
 static Status check_gathered(Rank *r)
 {
     if (r->world > 1) TRY(session_run(r->session, plan_program(r->plan, &entry_gather)));
@@ -335,11 +337,11 @@ static void result_free(Result *r)
     free(r->begun);
 }
 
-/* How far two runs may be apart. */
+/* How far two runs may differ. */
 typedef struct Bound {
     double loss, norm;
-    double most; /* weights: any, of the largest update; 0: not looked at */
-    double mean; /* weights: the root of the mean square, of that of the updates */
+    double most; /* any weight's difference, as a share of the largest update; 0: not checked */
+    double mean; /* weights: root mean square of the differences, as a share of that of the updates */
 } Bound;
 
 static const Bound fp32 = {1e-6, 1e-5, 1e-5, 1e-5}, loose = {1e-6, 1e-5, 1e-4, 1e-4};
@@ -424,11 +426,12 @@ static void recomputed(void)
     compare(c, 2, &fp32);
 }
 
-/* Weights that are rounded at random draw the same numbers wherever their elements lie: what is left is what sums in another order turn. */
+/* Stochastically rounded weights draw the same random numbers wherever their elements are stored. The remaining difference comes from sums
+ * in another order. */
 static void types(void)
 {
     const Bound rounded = {1e-4, 1e-3, 0, 0.05},
-                twice = {1e-4, 2e-3, 0, 0.05}; /* sums of ranks are rounded to bf16 again: by 2^-9 at most */
+                twice = {1e-4, 2e-3, 0, 0.05}; /* sums of ranks are rounded to bf16 once more: at most 2^-9 */
     Case c = plain;
     c.name = "bf16";
     c.dtype = DT_BF16;
@@ -456,7 +459,8 @@ static void types(void)
 
 static void optimizers(void)
 {
-    const Bound rounded = {1e-5, 2e-4, 0, 0.01}; /* sums turn codes of moments: norms differ by 2e-5 to 1.1e-4, from seed to seed */
+    const Bound rounded = {1e-5, 2e-4, 0,
+                           0.01}; /* sums in another order change codes of moments: norms differ by 2e-5 to 1.1e-4, depending on the seed */
     Case        c = plain;
     c.name = "adamw_8bit";
     c.optimizer = OPTIMIZER_ADAMW_8BIT;
@@ -469,7 +473,7 @@ static void optimizers(void)
     compare(c, 4, &loose);
 }
 
-/* What waits in the host's memory is a rank's as well. */
+/* Tensors kept in the host's memory are divided among ranks too. */
 static void offloaded(void)
 {
     Case c = plain;
@@ -499,11 +503,12 @@ static void offloaded(void)
     compare(c, 2, &fp32);
 }
 
-/* Codes of a base, and codes that products are made of. */
+/* Codes of a quantised base, and codes for products. */
 static void formats(void)
 {
-    const Bound rounded = {1e-3, 2e-2, 0, 0.15}, drawn = {2e-3, 6e-2, 0, 0.3}; /* FP4: a tensor's scale is that of a rank's rows */
-    Case        c = plain;
+    const Bound rounded = {1e-3, 2e-2, 0, 0.15},
+                drawn = {2e-3, 6e-2, 0, 0.3}; /* FP4: the scale of a tensor is computed from one rank's rows */
+    Case c = plain;
     c.lora = true;
     for (int i = 0; weight_format_at(i); i++) {
         c.name = c.qlora = weight_format_at(i)->name;
@@ -533,7 +538,7 @@ static void expect_divided(const Case *c, int ranks, int64_t whole_bytes)
     result_free(&many);
 }
 
-/* Under ZeRO-3 a rank keeps its part of all that lasts, but for norms and scales of codes. */
+/* Under ZeRO-3 a rank keeps only its part of all lasting values, except norms and scales of codes. */
 static void weights_and_states_are_divided(void)
 {
     Case c = plain;
@@ -541,7 +546,7 @@ static void weights_and_states_are_divided(void)
     expect_divided(&c, 4, 24 << 10);
     c.optimizer = OPTIMIZER_NORMUON;
     c.name = "normuon";
-    c.layers = 4; /* a matrix of each shape for each rank */
+    c.layers = 4; /* one matrix of each shape for each rank */
     expect_divided(&c, 4, 36 << 10);
     c = plain;
     c.zero = 3;
@@ -564,7 +569,8 @@ static void weights_and_states_are_divided(void)
     expect_divided(&c, 4, 24 << 10);
 }
 
-/* Bytes of activations of a rank's plan with 4 rows; *out_layer: of a layer's weights, *out_ends: of the larger of embedding and head. */
+/* Bytes of activations in a rank's plan with 4 rows; *out_layer: bytes of a layer's weights; *out_ends: bytes of the larger of embedding
+ * and head. */
 static int64_t activation_bytes(int world, uint32_t offload, int64_t *out_layer, int64_t *out_ends)
 {
     Case c = plain;
@@ -587,16 +593,16 @@ static int64_t activation_bytes(int world, uint32_t offload, int64_t *out_layer,
     return bytes;
 }
 
-/* The weights and the gradients that aren't this rank's are there of two layers at a time. */
+/* Weights and gradients of other ranks are in memory for at most two layers at a time. */
 static void two_layers_are_there_at_a_time(void)
 {
     int64_t layer, ends, one = activation_bytes(1, 0, &layer, &ends), four = activation_bytes(4, 0, &layer, &ends);
     EXPECT(four - one <= 2 * layer + ends);
-    EXPECT(activation_bytes(1, 1u << OFFLOAD_GRADS, &layer, &ends) - one <= 2 * layer + ends + 4096); /* between values */
+    EXPECT(activation_bytes(1, 1u << OFFLOAD_GRADS, &layer, &ends) - one <= 2 * layer + ends + 4096); /* 4096: padding between values */
     EXPECT(activation_bytes(4, 1u << OFFLOAD_GRADS, &layer, &ends) - four <= 2 * layer / 4 + ends / 4 + 4096);
 }
 
-/* Of an offloaded base a rank has its share in the host's memory. */
+/* Of an offloaded base, a rank keeps its share in the host's memory. */
 static void an_offloaded_base_leaves_the_device(void)
 {
     Case c = plain;
@@ -620,8 +626,8 @@ static void two_runs_are_the_same_bits(void)
     result_free(&b);
 }
 
-/* Ranks that take one micro-step each add them up as one rank does that takes them one after the other: the same bits. (Tied embeddings add
- * twice in a micro-step, so that one rank adds up in another order.) */
+/* Ranks with one micro-step each add gradients in the order in which one rank adds its micro-steps: the bits are the same. (Tied embeddings
+ * add twice in a micro-step, so that one rank adds in another order.) */
 static void the_sums_of_one_rank(void)
 {
     for (int kind = 0; kind < 4; kind++)
@@ -645,7 +651,7 @@ static void the_sums_of_one_rank(void)
         }
 }
 
-/* A scale is of a whole weight: the codes that ranks make of their shares are those of the whole. */
+/* A scale belongs to a whole weight: codes made from ranks' shares are the codes of the whole weight. */
 static void codes_of_shares(void)
 {
     for (int kind = 0; kind < 3; kind++) {
@@ -718,7 +724,7 @@ static const Case moved_cases[] = {
      .recompute = 1u << PART_BLOCK},
 };
 
-/* What waits on the host changes no bit of what ranks train; divided weights may wait there too. */
+/* Keeping tensors on the host changes no bit of training; divided weights may be kept there too. */
 static void offload_leaves_the_bits(void)
 {
     const uint32_t states = 1u << OFFLOAD_OPTIMIZER | 1u << OFFLOAD_MASTER | 1u << OFFLOAD_RESIDUAL, weights = 1u << OFFLOAD_WEIGHTS;

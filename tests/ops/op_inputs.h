@@ -1,10 +1,10 @@
-/* Numbers for ops under test, beside op_draw. */
+/* Random numbers for ops under test, beside op_draw. */
 #pragma once
 
 #include "base/philox.h"
 #include "ops/infer.h"
 
-/* Element `index` of the normal numbers named `key`. */
+/* Element `index` of the sequence of normal random numbers with this key. */
 static double draw_normal(uint64_t key, uint32_t index)
 {
     Philox4 draw = philox4x32(index, 0, 0, 0, key);

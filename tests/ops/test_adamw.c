@@ -1,5 +1,4 @@
-/* adamw: what the generic test can't see: stochastic rounding keeps sums of tiny updates, padding and bad steps touch
- * nothing. */
+/* adamw beyond the generic test: stochastic rounding keeps sums of tiny updates; padding and bad steps change nothing. */
 #include "ops/op_case.h"
 
 enum { NUMEL = 4096, PADDED = NUMEL + 64 };
@@ -14,7 +13,7 @@ static void *in_data(Setup *s, int k)
     return s->c.in[k].data;
 }
 
-/* One segment [16, 16 + NUMEL) amid padding; v and m of `moments`, w of `weights`; everything zero. */
+/* One segment [16, 16 + NUMEL) surrounded by padding; v and m in dtype `moments`, w in `weights`; all elements are zero. */
 static Setup setup_make(DType weights, DType moments, bool master, const AdamwAttrs *attrs)
 {
     Setup      s;
@@ -45,7 +44,7 @@ static Setup setup_make(DType weights, DType moments, bool master, const AdamwAt
     return s;
 }
 
-/* A step; its results become the next one's inputs. */
+/* Runs a step; its results become the next step's inputs. */
 static void setup_step(Setup *s, int64_t index)
 {
     static const int state_in[] = {0, 2, 3, 9}, state_out[] = {0, 1, 2, 3};
@@ -56,12 +55,11 @@ static void setup_step(Setup *s, int64_t index)
         if (s->c.in[state_in[k]].bytes) memcpy(s->c.in[state_in[k]].data, s->c.out[state_out[k]].data, s->c.in[state_in[k]].bytes);
 }
 
-/* beta1 = beta2 = 0, |g| = 1, eps = 0: every step moves w by lr against g. */
+/* beta1 = beta2 = 0, |g| = 1, eps = 0: every step moves w by lr against the sign of g. */
 static const AdamwAttrs plain = {.stochastic = true};
 
-/* 1000 steps of 1e-3 ulp: on the grid of bf16 (ulp 2^-7 in [1, 2)), each a chance of 1e-3 to go one ulp: together 1 ulp
- * with variance 1000 * 1e-3 * (1 - 1e-3). The mean of NUMEL of them is within 3 sigma; rounding to nearest wouldn't
- * move at all. */
+/* 1000 steps of 1e-3 ulp. On the grid of bf16 (ulp 2^-7 in [1, 2)) each step moves one ulp with probability 1e-3: the expected sum is 1
+ * ulp, with variance 1000 * 1e-3 * (1 - 1e-3). The mean over NUMEL elements is within 3 sigma; rounding to nearest wouldn't move at all. */
 static void tiny_updates_add_up_in_bf16(void)
 {
     const double ulp = 1.0 / 128;
@@ -87,7 +85,7 @@ static void tiny_updates_add_up_in_bf16(void)
     }
 }
 
-/* v decays by 0.1% a step: under half an ulp of bf16, so nearest rounding would keep it for ever. */
+/* v decays by 0.1% per step, less than half an ulp of bf16: rounding to nearest would keep it for ever. */
 static void a_bf16_second_moment_decays(void)
 {
     const AdamwAttrs attrs = {.beta2 = 0.999, .eps = 1, .stochastic = true};
@@ -102,7 +100,7 @@ static void a_bf16_second_moment_decays(void)
     op_case_free(&s.c);
 }
 
-/* With a master copy the bf16 weight is the master rounded to nearest, whatever the draws. */
+/* With a master copy, the bf16 weight is the master copy rounded to nearest, whatever is drawn. */
 static void a_master_copy_is_exact(void)
 {
     Setup  s = setup_make(DT_BF16, DT_F32, true, &plain);
@@ -117,7 +115,7 @@ static void a_master_copy_is_exact(void)
     op_case_free(&s.c);
 }
 
-/* Padding holds what it held even where that is NaN, and a step that isn't finite changes no bit. */
+/* Padding keeps its contents even if they are NaN, and a step that isn't finite changes no bit. */
 static void a_step_that_is_not_finite_touches_nothing(void)
 {
     for (int bad = 0; bad < 4; bad++) {
@@ -140,7 +138,7 @@ static void a_step_that_is_not_finite_touches_nothing(void)
     }
 }
 
-/* Draws depend on seed, step, segment and element, not on where a segment lies, nor on how much of a parameter it is. */
+/* Draws depend on seed, step, segment and element, but not on a segment's position or on how much of the parameter it holds. */
 static void draws_name_what_they_are_for(void)
 {
     uint16_t first[NUMEL];
@@ -167,7 +165,7 @@ static void draws_name_what_they_are_for(void)
     }
 }
 
-/* Several tasks of many tiles, against the formula in fp64. */
+/* Several tasks of many tiles, compared with the formula in fp64. */
 static void a_large_segment_follows_the_formula(void)
 {
     const AdamwAttrs a = {.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-3, .weight_decay = 0.1, .max_grad_norm = 2};

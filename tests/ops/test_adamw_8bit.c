@@ -1,4 +1,5 @@
-/* adamw_8bit: its map and 100 updates against bitsandbytes' (tests/oracle/make_adamw_8bit.py); what it shares with adamw. */
+/* adamw_8bit: its map and 100 updates, compared with bitsandbytes' (tests/oracle/make_adamw_8bit.py); and the behaviour that it shares with
+ * adamw. */
 #include "files/safetensors.h"
 #include "ops/lowbit/dynamic_map.h"
 #include "ops/op_case.h"
@@ -7,7 +8,7 @@ static const char fixture_path[] = "tests/fixtures/adamw_8bit.safetensors";
 
 enum { IN_W, IN_G, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE, IN_NORM2, IN_LOSS, IN_HYPER, IN_STEP, IN_SEGMENTS, IN_MASTER };
 enum { PARAMS = 2, STATES = 5 };
-static const int         sizes[PARAMS] = {4500, 4100}, offsets[PARAMS] = {13, 4608}; /* neither a multiple of a block */
+static const int         sizes[PARAMS] = {4500, 4100}, offsets[PARAMS] = {13, 4608}; /* neither size is a multiple of a block */
 static const int         state_in[STATES] = {IN_W, IN_M, IN_V, IN_M_SCALE, IN_V_SCALE};
 static const char *const state_names[STATES] = {"w", "m", "v", "m.scale", "v.scale"};
 
@@ -42,7 +43,7 @@ static OpCase case_make(DType weights)
     return c;
 }
 
-/* As in the oracle: uniform in [-1, 1) times 2^-(index % 11). */
+/* As in the oracle: uniform in [-1, 1), times 2^-(index % 11). */
 static float number(uint32_t turn, uint32_t index)
 {
     uint32_t h = index * 0x9E3779B1u + turn * 0x85EBCA77u;
@@ -52,7 +53,7 @@ static float number(uint32_t turn, uint32_t index)
     return ldexpf((float)((int)(h >> 8) - (1 << 23)), -23 - (int)(index % 11));
 }
 
-/* A step; its results become the next one's inputs. */
+/* Runs a step; its results become the next step's inputs. */
 static void step(OpCase *c, uint32_t turn)
 {
     static const int outs[STATES] = {0, 1, 2, 3, 4};
@@ -68,7 +69,7 @@ static void step(OpCase *c, uint32_t turn)
     for (int k = 0; k < STATES; k++) memcpy(c->in[state_in[k]].data, c->out[outs[k]].data, c->in[state_in[k]].bytes);
 }
 
-/* State `k` of a parameter, which lies behind others'. */
+/* State `k` of a parameter; states of several parameters are in one tensor. */
 static const void *state_of(const OpCase *c, int param, int k)
 {
     const unsigned char *data = c->in[state_in[k]].data;
@@ -134,7 +135,7 @@ static void values_are_those_of_bitsandbytes(void)
     st_close(file);
 }
 
-/* The nearest of all 256 values. */
+/* Code of the nearest of all 256 values, by trying all. */
 static int nearest_slowly(const DynamicMap *map, bool is_signed, float x)
 {
     int best = 0;
@@ -152,12 +153,12 @@ static void codes_are_the_nearest(void)
         DynamicMap map;
         dynamic_map_fill(&map, is_signed);
         for (int code = 0; code < 256; code++) EXPECT_INT(dynamic_nearest(&map, is_signed, dynamic_value(&map, is_signed, code)), code);
-        for (int code = 0; code < 255; code++) { /* both sides of each middle */
+        for (int code = 0; code < 255; code++) { /* both sides of the middle between neighbours */
             double middle = 0.5 * ((double)dynamic_value(&map, is_signed, code) + (double)dynamic_value(&map, is_signed, code + 1));
             EXPECT_INT(dynamic_nearest(&map, is_signed, (float)(middle - 1e-6 * fabs(middle))), code);
             EXPECT_INT(dynamic_nearest(&map, is_signed, (float)(middle + 1e-6 * fabs(middle))), code + 1);
         }
-        for (uint32_t i = 0; i < 200000; i++) { /* of all decades */
+        for (uint32_t i = 0; i < 200000; i++) { /* values of all magnitudes */
             float x = ldexpf(number(1, i), -(int)(i % 31));
             if (!is_signed) x = fabsf(x);
             int   got = dynamic_nearest(&map, is_signed, x), want = nearest_slowly(&map, is_signed, x);
@@ -170,7 +171,7 @@ static void codes_are_the_nearest(void)
     }
 }
 
-/* Padding holds what it held, and a step that isn't finite changes no bit. */
+/* Padding keeps its contents, and a step that isn't finite changes no bit. */
 static void a_step_that_is_not_finite_touches_nothing(void)
 {
     for (int bad = 0; bad < 2; bad++) {
@@ -185,7 +186,7 @@ static void a_step_that_is_not_finite_touches_nothing(void)
     }
 }
 
-/* A parameter's bits don't depend on where it lies. */
+/* A parameter's bits don't depend on its position. */
 static void blocks_are_a_parameters_own(void)
 {
     uint16_t weights[4100];

@@ -1,10 +1,10 @@
-/* dropout: how many are dropped, and that a draw belongs to a token, wherever it lies. */
+/* dropout: how many elements are dropped, and that a draw belongs to a token wherever the token is stored. */
 #include "ops/op_case.h"
 #include "ops/random.h"
 
 enum { ROWS = 64, COLS = 250 };
 
-/* x = 1 everywhere, so that the result is the scale of each element: 0 or 1 / (1 - p). */
+/* x = 1 everywhere, so the result is each element's scale: 0 or 1 / (1 - p). */
 static OpCase make(DropoutAttrs attrs, int64_t batch, int64_t len)
 {
     OpCase     c;
@@ -14,7 +14,7 @@ static OpCase make(DropoutAttrs attrs, int64_t batch, int64_t len)
     memset(c.in[3].data, 0, c.in[3].bytes);
     for (int64_t i = 0; i < ROWS * COLS; i++) ((float *)(void *)c.in[0].data)[i] = 1;
     for (int64_t i = 0; i < ROWS; i++) {
-        ((int32_t *)(void *)c.in[1].data)[i] = (int32_t)(i / 16) - 1; /* documents of 16; -1 is padding */
+        ((int32_t *)(void *)c.in[1].data)[i] = (int32_t)(i / 16) - 1; /* documents of 16 tokens; -1 is padding */
         ((int32_t *)(void *)c.in[2].data)[i] = (int32_t)(i % 16);
     }
     return c;
@@ -57,7 +57,7 @@ static void draws_belong_to_document_and_position(void)
     op_case_free(&d);
 }
 
-/* Half of two independent draws of p = 1/2 agree: between rows, elements, steps, seeds and sites. */
+/* Two independent draws with p = 1/2 agree in half of the cases: between rows, elements, steps, seeds and sites. */
 static void draws_are_independent(void)
 {
     OpCase c = make((DropoutAttrs){.p = 0.5}, 4, 16);
@@ -81,7 +81,7 @@ static void draws_are_independent(void)
     op_case_free(&c);
 }
 
-/* The known answers of Philox4x32-10, published with Random123. */
+/* Published known answers of Philox4x32-10 (Random123). */
 static void philox_gives_its_known_answers(void)
 {
     const uint32_t zero[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}, pi[4] = {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1};
@@ -90,7 +90,7 @@ static void philox_gives_its_known_answers(void)
     EXPECT(memcmp(b.v, pi, sizeof pi) == 0);
 }
 
-/* What is kept is what random.h says, draw by draw: any device must agree. */
+/* Elements are kept as random.h defines, draw by draw: every device must agree. */
 static void elements_are_kept_by_their_word(void)
 {
     OpCase         c = make((DropoutAttrs){.p = 0.25, .site = 5}, 4, 16);

@@ -1,5 +1,5 @@
-/* The ops of FP8 with a scale a tensor: codes and their transpose, what saturates and what doesn't, scales that follow a history,
- * and the three products of a linear layer. */
+/* The ops of FP8 with one scale per tensor: codes and their transpose, saturation, scales that follow a history, and the three products of
+ * a linear layer. */
 #include "ops/lowbit/fp8.h"
 #include "ops/lowbit/fp8_update.h"
 #include "ops/op_case.h"
@@ -10,7 +10,7 @@ static const Fp8QuantiseAttrs  quantise_attrs[] = {{DTYPE_TO_ATTR(DT_E4M3)}, {DT
 static const ScaledLinearAttrs to_bf16 = {.alpha = 1, .dtype = DTYPE_TO_ATTR(DT_BF16)}, to_f32 = {.alpha = 1};
 static const TensorType        scale_type = {DT_F32, 1, {FP8_SCALE_FLOATS}}, one_type = {DT_F32, 1, {1}};
 
-/* The op on these inputs; NULL: absent. */
+/* Runs the op on these inputs; NULL: an absent input. */
 static OpCase run_op(const OpDef *op, const void *attrs, const TensorType *types, const void *const *data)
 {
     OpCase     c;
@@ -66,8 +66,8 @@ static void codes_are_rounded_products_in_both_layouts(void)
     }
 }
 
-/* A finite number that is too large becomes the largest, also where its product with the scale leaves fp32; anything that isn't
- * finite becomes NaN and isn't counted as the largest magnitude. */
+/* A finite value that is too large becomes the largest code, even if its product with the scale overflows fp32. A value that isn't finite
+ * becomes NaN, and isn't counted in the largest magnitude. */
 static void what_is_too_large_saturates_and_what_is_not_finite_stays_visible(void)
 {
     static const float x[] = {1e6f, -1e6f, 3e38f, -3e38f, INFINITY, -INFINITY, NAN, -NAN, 0, -0.0f, 1e-30f, 1};
@@ -145,14 +145,14 @@ typedef struct Delayed {
 
 static const float most_of[TENSORS] = {448, 448, 57344, 57344, 448};
 
-/* The largest magnitudes of a step: of every kind that there is. */
+/* The largest magnitudes of a step, with all the cases that can occur. */
 static void draw_step(int step, float now[TENSORS])
 {
     for (uint32_t i = 0; i < TENSORS; i++) now[i] = (float)exp(3 * draw_normal((uint64_t)step, i)) * (i == 2 ? 1e-9f : 1);
     if (step % 6 == 1) now[0] = 0;
     if (step % 11 == 2) now[1] = INFINITY;
     if (step % 13 == 3) now[2] = NAN;
-    if (step >= 20 && step < 30) now[3] = 0; /* longer than the history */
+    if (step >= 20 && step < 30) now[3] = 0; /* zero for longer than the history */
 }
 
 /* The formula of delayed scaling. */
@@ -209,9 +209,9 @@ static void scales_follow_the_history(void)
 
 /* ---- products ---- */
 
-enum { TOKENS = 48, IN = 336, OUT = 80 }; /* the weight is the largest of the three */
+enum { TOKENS = 48, IN = 336, OUT = 80 }; /* the weight is the largest of the three tensors */
 
-/* Random numbers quantised under a scale that is a power of two, and what the codes stand for: exactly. */
+/* Random values quantised with a power of two as scale, and their decoded values, which are exact. */
 typedef struct Quantised {
     OpCase c;
     float  decoded[OUT * IN];
@@ -232,7 +232,8 @@ static void quantised_make(Quantised *q, DType dtype, int64_t rows, int64_t cols
     }
 }
 
-/* scaled_linear on codes or their transposes against another op on the decoded numbers: the same bits, of a bf16 result once rounded. */
+/* Compares scaled_linear on codes, or on their transposes, with another op on the decoded values: the bits are the same; a bf16 result is
+ * rounded once. */
 static void expect_product(const Quantised *a, bool a_turned, const Quantised *b, bool b_turned, const ScaledLinearAttrs *attrs,
                            const OpDef *op, const void *op_attrs, const Quantised *first, const Quantised *second, const void *third,
                            TensorType third_type)
@@ -245,7 +246,7 @@ static void expect_product(const Quantised *a, bool a_turned, const Quantised *b
                                    (const void *const[]){a->c.out[a_turned].data, b->c.out[b_turned].data, a->scale, b->scale, third, third});
     OpCase            want = run_op(op, op_attrs, plain, (const void *const[]){first->decoded, second->decoded, third});
     const TensorType *type = &got.all_out[0]->type;
-    static float      encoded[OUT * IN]; /* room for either dtype */
+    static float      encoded[OUT * IN]; /* large enough for each dtype */
     TensorType        same = type_as(&want.all_out[0]->type, type->dtype);
     EXPECT(type_equal(type, &same));
     dtype_encode(type->dtype, (const float *)want.out[0].data, type_numel(type), encoded);

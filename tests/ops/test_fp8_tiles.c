@@ -1,9 +1,9 @@
-/* fp8_tiles_quantise and fp8_tiles_dequantise: what the generic tests can't see. */
+/* fp8_tiles_quantise and fp8_tiles_dequantise: checks beyond the generic tests. */
 #include "ops/op_case.h"
 
 enum { ROWS = 130, COLS = 259, TILES = 6 };
 
-/* Codes and scales of x (ROWS,COLS), and the weight of those. */
+/* Quantises x (ROWS,COLS) to codes and scales, and makes the weight from them. */
 static void there_and_back(const float *x, OpCase *q, OpCase *d)
 {
     RunOptions run = {.want = ~0u, .poison = 0xFF};
@@ -28,7 +28,7 @@ static float drawn(int i)
     return ldexpf((float)((uint32_t)i * 2654435761u >> 8) / 8388608.0f - 1, i % 7 - 3);
 }
 
-/* Nothing of a tile that isn't finite comes back as a number; the other tiles do. */
+/* No element of a tile that isn't finite comes back as a number; the other tiles do. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -44,7 +44,7 @@ static void what_is_not_finite_stays_visible(void)
     }
 }
 
-/* Tiles of zeros, of what is too small for a scale, and of the largest numbers. */
+/* Tiles of zeros, of values too small for a scale, and of the largest values. */
 static void any_magnitude_comes_back(void)
 {
     static const float size[TILES] = {0, 1e-44f, 1e-38f, 3e38f, 1, 448};
@@ -61,7 +61,7 @@ static void any_magnitude_comes_back(void)
     free_both(&q, &d);
 }
 
-/* A case of the op over these types, with x and w of an earlier case in place, and its result. */
+/* Runs a case of the op with these types. Its inputs are x and the outputs of the case `from`. */
 static OpCase multiply(const OpDef *op, const TensorType *types, const OpCase *from, const float *x, int64_t rows)
 {
     RunOptions run = {.want = ~0u, .poison = 0xFF};
@@ -75,7 +75,7 @@ static OpCase multiply(const OpDef *op, const TensorType *types, const OpCase *f
     return c;
 }
 
-/* Products by codes have the bits of those by the weight made again, in either dtype. */
+/* Products with codes have the bits of products with the dequantised weight, in either dtype. */
 static void products_are_those_of_the_weight(void)
 {
     static const DType dtypes[] = {DT_F32, DT_BF16};

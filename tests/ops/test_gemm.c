@@ -1,5 +1,5 @@
-/* gemm_run against three loops in fp64: every layout, dtype and size class, sub-matrices, and equal bits for any number
- * of threads. */
+/* gemm_run, compared with three loops in fp64: every layout, dtype and size class, sub-matrices, and equal bits with any number of
+ * threads. */
 #include "ops/products/gemm.h"
 
 #include "base/philox.h"
@@ -22,7 +22,7 @@ static void *random_tensor(DType dtype, int64_t numel, uint64_t key)
     return data;
 }
 
-/* op(a) (m,k), op(b) (k,n), c (m,n), each within rows that are `pad` wider. */
+/* Operands op(a) (m,k), op(b) (k,n), c (m,n), each inside rows that are `pad` elements wider. */
 static Operands operands(int64_t m, int64_t n, int64_t k, bool trans_a, bool trans_b, DType a, DType b, DType c, int64_t pad)
 {
     Operands o = {.gemm = {.m = m,
@@ -51,14 +51,14 @@ static void operands_free(Operands *o)
     free(o->a), free(o->b), free(o->bias), free(o->c);
 }
 
-/* A copy of c after the product. */
+/* Runs the product; returns a copy of c. */
 static void *product(const Operands *o, ThreadPool *pool)
 {
     Gemm   gemm = o->gemm;
     size_t bytes = gemm_workspace(&gemm, pool_num_workers(pool));
     enum { BEYOND = 4096 };
     uint8_t *workspace = malloc(bytes + BEYOND), *c = malloc(o->c_bytes + 1);
-    memset(workspace, 0xFF, bytes + BEYOND); /* NaN: scratch is never read before it is written */
+    memset(workspace, 0xFF, bytes + BEYOND); /* fills with NaN: scratch is never read before it is written */
     memcpy(c, o->c, o->c_bytes);
     gemm.c.data = c;
     gemm_run(&gemm, pool, workspace);
@@ -128,7 +128,7 @@ static void check_dots(int64_t m, int64_t k, DType b)
     operands_free(&o);
 }
 
-/* Decoding gives the same text on every processor, and reads prompts with the same bits. */
+/* Products of few rows give the bits of vec_dot, so decoding gives the same text on every processor. */
 static void rows_alone_have_the_bits_of_vec_dot(void)
 {
     static const int64_t rows[] = {1, 2, 3, 4, 11, 12, 31};
@@ -144,7 +144,7 @@ static void rows_alone_have_the_bits_of_vec_dot(void)
     cpu_avx512_forbid(false);
 }
 
-/* Rows of a product in bf16, `rows` at a time, against those that tiles make of all. */
+/* Compares a bf16 product of `rows` rows at a time with the product of all rows by tiles. */
 static void check_few(const Operands *all, int64_t rows, const void *expected, ThreadPool *pool)
 {
     for (int64_t row = 0; row + rows <= all->gemm.m; row += rows) {
@@ -164,7 +164,7 @@ static void check_few(const Operands *all, int64_t rows, const void *expected, T
     }
 }
 
-/* Prompts are read by tiles, texts go on by few rows. */
+/* Prompts are read by tiles, and texts continue by few rows: the bits are equal. */
 static void rows_of_bf16_have_the_bits_of_tiles(void)
 {
     static const int64_t depths[] = {1, 7, 32, 45, 640, 643, 1300}, rows[] = {1, 2, 3, 4, 5, 8, 9, 24};
@@ -188,7 +188,7 @@ static void rows_of_bf16_have_the_bits_of_tiles(void)
     pool_destroy(pool);
 }
 
-/* As fp8's ops ask for it, but also the other ways round. */
+/* As the FP8 ops use it, and with the operands exchanged. */
 static void codes_of_8_bits_are_numbers_in_units_of_their_scale(void)
 {
     static const int64_t sizes[][3] = {{3, 70, 33}, {130, 70, 40}, {17, 600, 9}, {40, 24, 2100}};
@@ -207,7 +207,7 @@ static void codes_of_8_bits_are_numbers_in_units_of_their_scale(void)
         }
 }
 
-/* A part of larger matrices, and operands whose numbers are in units of a scale. */
+/* Parts of larger matrices, and operands with a scale. */
 static void offsets_and_scales_apply(void)
 {
     static const float scale_a = 0.25f, scale_b = 8;
@@ -235,7 +235,7 @@ static void plain_store_does_not_read_what_was_there(void)
 {
     for (int dots = 0; dots < 2; dots++) {
         Operands o = operands(dots ? 2 : 20, 30, 10, false, true, DT_F32, DT_F32, DT_F32, 0);
-        memset(o.c, 0xFF, o.c_bytes); /* NaN */
+        memset(o.c, 0xFF, o.c_bytes); /* fills with NaN */
         float *got = product(&o, NULL);
         for (int64_t i = 0; i < o.gemm.m * 30; i++) EXPECT(isfinite(got[i]));
         free(got);
@@ -275,7 +275,8 @@ static void bits_do_not_depend_on_threads(void)
 {
     static const int64_t sizes[][3] = {{1000, 512, 64}, {300, 520, 200}, {3, 4000, 100},    {500, 260, 1030},
                                        {100, 60, 9000}, {13, 7, 700},    {1500, 100, 9000}, {100, 1100, 700}};
-    static const int     threads[] = {1, 2, 3, 4, 5, 6, 40}; /* with 40 sums of runs stay apart: those of the last size in several blocks */
+    static const int     threads[] = {1, 2, 3, 4,
+                                      5, 6, 40}; /* with 40 threads, sums of runs stay apart: sums of the last size in several blocks */
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int d = 0; d < 3; d++) {
             static const DType operand[] = {DT_F32, DT_BF16, DT_E4M3}, result[] = {DT_F32, DT_BF16, DT_F32};
@@ -300,7 +301,7 @@ static void bits_do_not_depend_on_threads(void)
         }
 }
 
-/* Rows that lie far apart are read in another order than close ones. */
+/* Rows that are far apart in memory are read in another order than adjacent rows. */
 static void bits_do_not_depend_on_where_rows_lie(void)
 {
     enum { M = 1100, N = 140, K = 370, FAR_STRIDE = 16500 };
@@ -319,14 +320,14 @@ static void bits_do_not_depend_on_where_rows_lie(void)
     operands_free(&close);
 }
 
-/* Few threads make columns of c each alone, on some processors one thread too, or rows if b is small. A b across the depth is packed if its
- * rows lie a multiple of 2 KiB apart. */
+/* With few threads (on some processors with one) each thread packs columns of c alone, or rows if b is small. A b whose rows run across the
+ * depth is packed if its rows are a multiple of 2 KiB apart. */
 static void bits_do_not_depend_on_who_packs(void)
 {
     enum { M = 1030, K = 330 };
     static const struct {
         int64_t n;
-        bool    across; /* b lies across the depth */
+        bool    across; /* rows of b run across the depth */
     } cases[] = {{1250, false}, {1250, true}, {20, false}, {20, true}, {90, false}};
     ThreadPool *many, *few;
     EXPECT_OK(pool_create(16, &many));
@@ -353,7 +354,7 @@ static void bits_do_not_depend_on_who_packs(void)
     pool_destroy(many), pool_destroy(few);
 }
 
-/* Sizes, layouts, dtypes and threads as they come. */
+/* Random sizes, layouts, dtypes and numbers of threads. */
 static void any_product_has_its_bits_on_any_threads(void)
 {
     static const DType   dtypes[] = {DT_F32, DT_F32, DT_BF16, DT_E4M3}, results[] = {DT_F32, DT_BF16};
@@ -371,7 +372,7 @@ static void any_product_has_its_bits_on_any_threads(void)
         int      pool = (int)(y.v[3] % POOLS);
         o.gemm.accumulate = z.v[3] & 16;
         void *one = product(&o, NULL);
-        for (int again = 0; again < 3; again++) { /* the first wakes workers, so that others make tiles too */
+        for (int again = 0; again < 3; again++) { /* the first run wakes the workers, so that in later runs they compute tiles too */
             void *got = product(&o, pools[pool]);
             if (memcmp(one, got, o.c_bytes) != 0)
                 test_fail(__FILE__, __LINE__, "case %u, %lldx%lldx%lld of %s and %s to %s: %d threads give other bits", number,
@@ -385,7 +386,7 @@ static void any_product_has_its_bits_on_any_threads(void)
     for (int i = 0; i < POOLS; i++) pool_destroy(pools[i]);
 }
 
-/* Where a tile has fewer rows than the smallest that workers end with. */
+/* Products with fewer rows than the smallest tile that workers end with. */
 static void few_rows_keep_to_their_scratch(void)
 {
     ThreadPool *pool;

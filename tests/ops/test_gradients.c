@@ -58,11 +58,11 @@ typedef struct Model {
     Arena  arena;
     Graph *graph;
     Node  *node; /* the op under test */
-    Node   made; /* as it was made: differentiating may remove it */
+    Node   made; /* copy of the node as it was made: differentiating may remove the node */
     Value *made_in[NODE_MAX_IN];
-    Value *param[NODE_MAX_IN]; /* what input i comes from; NULL: not differentiated */
+    Value *param[NODE_MAX_IN]; /* the parameter that input i is computed from; NULL: not differentiated */
     Param  params[NODE_MAX_IN];
-    void **memory; /* by value id; at roots */
+    void **memory; /* by value id; only set for values that have their own memory */
     int    num_memory;
 } Model;
 
@@ -72,7 +72,7 @@ static Value *add_param(Model *m, int i, const TensorType *type)
     return m->param[i] = graph_add_param(m->graph, &m->params[i]);
 }
 
-/* An activation of this type that is a table's rows in order: its gradient is the table's. */
+/* An activation of this type: the rows of a table in order, so that its gradient is the table's gradient. */
 static Status add_activation(Model *m, int i, const TensorType *type, Value **out)
 {
     TensorType table = type_make(DT_F32, 2, type_rows(type), type_cols(type)), iota = type_make(DT_I32, 2, INT64_C(1), type_rows(type));
@@ -85,7 +85,7 @@ static Status add_activation(Model *m, int i, const TensorType *type, Value **ou
     return OK;
 }
 
-/* loss_sum of the probe; of the op itself where its result is summed or is a sum. */
+/* Adds loss_sum over the probe, or over the op itself if its result is a sum or is summed. */
 static Status add_loss(Model *m)
 {
     TensorType hyper = type_make(DT_F32, 1, (int64_t)HYPER_COUNT);
@@ -107,7 +107,7 @@ static Status add_loss(Model *m)
     return OK;
 }
 
-/* differentiate: 0 no, 1 yes, 2 with gradients added to what is there. */
+/* differentiate: 0: no; 1: yes; 2: with gradients added to those already there. */
 static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int differentiate)
 {
     static const OpDef *table[OP_COUNT + 1];
@@ -161,7 +161,7 @@ static uint64_t name_key(const char *name)
     return (uint64_t)(name_index(name) + 32 * name[0]);
 }
 
-/* Inputs and parameters from names, so that models of the same op and sample hold the same numbers. */
+/* Inputs and parameters are drawn by name, so that models of the same op and sample hold the same values. */
 static void model_fill(Model *m, const OpSample *sample)
 {
     for (int v = 0; v < m->graph->num_values; v++) {
@@ -185,7 +185,7 @@ static void model_fill(Model *m, const OpSample *sample)
     }
 }
 
-/* Runs every node in order; *out_loss: the loss, in fp64 where it is the probe's. */
+/* Runs every node in order; *out_loss: the loss, in fp64 if it comes from the probe. */
 static Status model_run(Model *m, double *out_loss)
 {
     bool probed = false;
@@ -218,7 +218,7 @@ static Status model_run(Model *m, double *out_loss)
 
 /* ---- central differences ---- */
 
-/* d loss at theta + step direction, for step -> 0: two central differences, extrapolated. */
+/* Derivative of the loss at theta along `direction`, for step -> 0: two central differences, extrapolated. */
 static double numeric_derivative(Model *m, Value *param, const double *direction, double step)
 {
     float  *theta = memory_of(m, param);
@@ -241,7 +241,7 @@ static double numeric_derivative(Model *m, Value *param, const double *direction
 
 enum { NUM_DIRECTIONS = 3, NUM_ELEMENTS = 3 };
 
-/* Along random directions, and at the first, the last and the steepest element. */
+/* Checks along random directions, and at the first, the last and the steepest element. */
 static void check_param(Model *forward, const float *gradient, int i, const char *what)
 {
     Value  *param = forward->param[i];
@@ -269,7 +269,7 @@ static void check_param(Model *forward, const float *gradient, int i, const char
     free(direction);
 }
 
-/* `added` held the draws of model_fill before: the gradient came on top. */
+/* `added` held the draws of model_fill before the run: the gradient must have been added to them. */
 static void check_added(Model *m, Value *added, const float *gradient, const char *what)
 {
     const float *got = memory_of(m, added);
@@ -290,7 +290,7 @@ static void check_gradients(const OpDef *op, const OpSample *sample, Model model
         Status status = model_make(&models[k], op, sample, k);
         if (status == OK) model_fill(&models[k], sample);
         if (status == OK && models[k].made.out[0] && models[k].made.out[0]->type.dtype == DT_BF16)
-            return; /* differences are of roundings */
+            return; /* the differences would be rounding errors */
         if (status == OK) status = model_run(&models[k], &loss);
         if (status == OK) continue;
         test_fail(__FILE__, __LINE__, "%s: %s", what, status_message());
@@ -325,7 +325,7 @@ static bool is_whole(const OpDef *op, const OpSample *sample)
 static void check_sample(const OpDef *op, const OpSample *sample, int index)
 {
     if (is_whole(op, sample)) return;
-    Model models[3] = {0}; /* forward; differentiated; the same, adding */
+    Model models[3] = {0}; /* forward only; differentiated; differentiated with gradients added */
     char  what[96];
     snprintf(what, sizeof what, "%s sample %d", op->name, index);
     check_gradients(op, sample, models, what);

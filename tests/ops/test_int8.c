@@ -1,4 +1,4 @@
-/* int8_quantise, int8_dequantise and int8_linear: what the generic tests can't see. */
+/* int8_quantise, int8_dequantise and int8_linear: checks beyond the generic tests. */
 #include "ops/op_case.h"
 #include "ops/products/coded_linear.h"
 
@@ -32,7 +32,7 @@ static OpCase dequantise(const OpCase *q)
     return run_one(&op_int8_dequantise, NULL, types, (const void *const[NODE_MAX_IN]){q->out[0].data, q->out[1].data});
 }
 
-/* Nothing of a row that isn't finite comes back as a number, nor does a product with it; the other rows do. */
+/* No element of a row that isn't finite comes back as a number, nor does a product with that row; the other rows do. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
@@ -51,7 +51,7 @@ static void what_is_not_finite_stays_visible(void)
     }
 }
 
-/* Rows of zeros, of what is too small for a scale, and of the largest numbers. */
+/* Rows of zeros, of values too small for a scale, and of the largest values. */
 static void any_magnitude_comes_back(void)
 {
     static const float size[ROWS] = {0, 1e-44f, 1e-38f, 3e38f, 1};
@@ -69,7 +69,7 @@ static void any_magnitude_comes_back(void)
     op_case_free(&q);
 }
 
-/* The product of many rows, by tiles, and of each alone, by dot products, are those of the matrix that the codes stand for. */
+/* Products of many rows (by tiles) and of single rows (by dot products) equal products with the decoded matrix. */
 static void products_are_those_of_the_matrix(void)
 {
     static float x[ROWS * COLS], a[TOKENS * COLS];

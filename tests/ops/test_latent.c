@@ -1,5 +1,5 @@
-/* What latent attention decodes with: group_linear's rows have the bits that they have alone, on any number of threads; attention_latent
- * has those of attention_cached with values that are the beginnings of keys. */
+/* Decoding with latent attention: rows of group_linear have the bits that they have alone, on any number of threads. attention_latent has
+ * the bits of attention_cached whose values are the first elements of the keys. */
 #include "ops/attention/attention_latent.h"
 #include "ops/products/group_linear.h"
 
@@ -79,7 +79,7 @@ static void put_places(OpCase *c, int starts, int pages, int64_t len)
     }
 }
 
-/* The first VALUE of each DIM numbers. */
+/* Copies the first VALUE of every DIM elements. */
 static void put_beginnings(DType dtype, void *to, const void *from, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)

@@ -1,4 +1,4 @@
-/* lm_head_loss and its backward over several chunks of rows, against fp64; what ignored and impossible labels do. */
+/* lm_head_loss and its backward over several chunks of rows, compared with fp64; behaviour of ignored and impossible labels. */
 #include "ops/loss/lm_head.h"
 #include "ops/loss/lm_head_chunks.h"
 
@@ -30,7 +30,7 @@ static void expect_row(Expected *e, const float *x, const float *w, int32_t labe
     }
 }
 
-/* The second chunk has no trained label; elsewhere every fifth is ignored. */
+/* The second chunk has no trained label; in the others every fifth label is ignored. */
 static void fill_labels(int32_t *labels)
 {
     for (int i = 0; i < ROWS; i++) labels[i] = i / CHUNK == 1 || i % 5 == 0 ? IGNORE_INDEX : i * 7 % VOCAB;
@@ -74,7 +74,7 @@ static void chunks_match_fp64(void)
         EXPECT_OK(op_case_run(&c, &op_lm_head_loss_bwd.cpu[0], &run, "chunks"));
         expect_tensor(&c, 0, e->losses, 1e-5);
         expect_tensor(&c, 1, e->dx, 1e-5);
-        expect_tensor(&c, 2, e->dw, bits == 3 ? 1.0 / 256 : 1e-5); /* one rounding to bf16, however many chunks */
+        expect_tensor(&c, 2, e->dw, bits == 3 ? 1.0 / 256 : 1e-5); /* rounded to bf16 once, whatever the number of chunks */
         free(e);
         op_case_free(&c);
     }
@@ -107,7 +107,7 @@ static void nothing_trained_gives_zeros(void)
     op_case_free(&c);
 }
 
-/* The loader lets none through; a loss that isn't finite then stops the step, and no memory outside is read. */
+/* The loader lets no such label through. If one arrives, the loss isn't finite, which stops the step, and no memory outside is read. */
 static void impossible_labels_give_nan(void)
 {
     const int32_t bad[] = {VOCAB, -1, INT32_MAX, INT32_MIN};
@@ -123,13 +123,13 @@ static void impossible_labels_give_nan(void)
 static void a_gpu_takes_as_many_chunks_as_asked_for(void)
 {
     enum { ROW_BYTES = 2 * 150000 };
-    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 0) == 2816); /* 3 of at most 1 GiB */
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 0) == 2816); /* 3 chunks of at most 1 GiB */
     EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 2) == 2816);
     EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 4) == 2048);
     EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 8) == 1024);
-    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 65536) == 1024); /* no fewer rows */
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 65536) == 1024); /* never fewer rows than this */
     EXPECT(lm_head_chunk_rows(1500, ROW_BYTES, true, 8) == 1500);
-    EXPECT(lm_head_chunk_rows(8192, 1 << 24, true, 8) == 128); /* but for what 1 GiB holds */
+    EXPECT(lm_head_chunk_rows(8192, 1 << 24, true, 8) == 128); /* except if 1 GiB holds fewer */
     EXPECT(lm_head_chunk_rows(0, ROW_BYTES, true, 8) == 0);
 }
 

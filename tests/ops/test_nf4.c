@@ -1,4 +1,4 @@
-/* nf4_quantise and nf4_dequantise against bitsandbytes (tests/oracle/make_nf4.py), bit for bit. */
+/* nf4_quantise and nf4_dequantise, compared bit for bit with bitsandbytes (tests/oracle/make_nf4.py). */
 #include "files/safetensors.h"
 #include "ops/lowbit/nf4.h"
 #include "ops/op_case.h"
@@ -16,7 +16,7 @@ static const StTensor *tensor(const StFile *file, const char *name, const char *
     return found;
 }
 
-/* The op on these inputs; NULL: absent. */
+/* Runs the op on these inputs; NULL: an absent input. */
 static OpCase run_op(const OpDef *op, const void *attrs, const TensorType *types, const void *const *data)
 {
     OpCase     c;
@@ -50,7 +50,7 @@ static void check_quantise(const StFile *file, const char *name)
     op_case_free(&c);
 }
 
-/* From bitsandbytes' codes, to fp32 and bf16, with quantised scales and with fp32 ones. */
+/* Dequantises bitsandbytes' codes to fp32 and bf16, with quantised scales and with fp32 scales. */
 static void check_dequantise(const StFile *file, const char *name)
 {
     const StTensor   *x = tensor(file, name, "x"), *absmax = tensor(file, name, "absmax"), *nested = tensor(file, name, "nested");
@@ -97,7 +97,7 @@ static void weights_are_those_of_bitsandbytes(void)
     each_case(check_dequantise);
 }
 
-/* Rows of one matrix that were quantised apart come back as they do apart, whole blocks or not. */
+/* Rows of one matrix that were quantised separately dequantise as they do separately, even if blocks aren't whole. */
 static void members_are_weights_of_their_own(void)
 {
     enum { K = 50, ROWS = 70 };
@@ -136,7 +136,7 @@ static void members_are_weights_of_their_own(void)
     for (int i = 0; i < 4; i++) free(parts[i]);
 }
 
-/* Nothing of a tensor that isn't finite comes back as a number. */
+/* No element of a tensor that isn't finite comes back as a number. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};

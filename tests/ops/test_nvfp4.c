@@ -1,5 +1,5 @@
-/* nvfp4_quantise and nvfp4_dequantise against a NumPy form of the formulas and torchao (tests/oracle/make_nvfp4.py), bit for bit, and
- * what the attributes promise. */
+/* nvfp4_quantise and nvfp4_dequantise, compared bit for bit with the formulas in NumPy and with torchao (tests/oracle/make_nvfp4.py); and
+ * the effects of the attributes. */
 #include "base/json.h"
 #include "base/philox.h"
 #include "files/safetensors.h"
@@ -8,7 +8,7 @@
 
 static const char fixture_path[] = "tests/fixtures/nvfp4.safetensors";
 
-/* Random inputs of a row, beside x. */
+/* The inputs of a row's random draws, beside x. */
 typedef struct Draws {
     int64_t        step[STEP_COUNT];
     const int32_t *doc_id, *positions;
@@ -27,7 +27,7 @@ static void draw_all(float *x, int count, uint32_t first)
     for (int i = 0; i < count; i++) x[i] = drawn(first + (uint32_t)i);
 }
 
-/* Codes of x (rows,cols); draws: with stochastic rounding. */
+/* Quantises x (rows,cols); draws: NULL, or the inputs for stochastic rounding. */
 static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, const Nvfp4Attrs *attrs, const Draws *draws)
 {
     OpCase     c;
@@ -46,7 +46,7 @@ static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, c
     return c;
 }
 
-/* What the codes of q stand for, transposed or not. */
+/* Decodes the codes of q, transposed or not. */
 static OpCase dequantise(const OpCase *q, bool transposed)
 {
     OpCase                c;
@@ -144,7 +144,7 @@ static void a_weight_and_its_transpose_have_the_same_bits(void)
     }
 }
 
-/* Codes of the transpose are those of the transposed matrix, under every other attribute. */
+/* Codes of the transpose equal the codes of the transposed matrix, with each setting of the other attributes. */
 static void codes_of_the_transpose_are_those_of_the_transposed(void)
 {
     enum { ROWS = 32, COLS = 48 };
@@ -162,7 +162,7 @@ static void codes_of_the_transpose_are_those_of_the_transposed(void)
     }
 }
 
-/* The squared error of a block with this scale, as the formulas have it. */
+/* The squared error of a block with this scale, by the formulas. */
 static double block_error(const float *x, uint32_t most, float top, float global)
 {
     float  scale = nvfp4_scale(nvfp4_scale_code(most, top, global)), inverse = nvfp4_inverse(global, scale);
@@ -211,7 +211,7 @@ static void transform(float *v)
     for (int i = 0; i < NVFP4_BLOCK; i++) v[i] = nvfp4_hadamard_join(first[i % 8], second[i % 8], i >= 8);
 }
 
-/* Before anything is quantised, and the op quantises just what is transformed here. */
+/* The transform is applied before quantising, and the op quantises exactly the transformed values that are computed here. */
 static void the_transform_cancels_in_products(void)
 {
     enum { COLS = 4096 };
@@ -245,7 +245,7 @@ static void expect_rows_moved(const OpCase *a, const OpCase *b, const int *from)
             test_fail(__FILE__, __LINE__, "row %d, of the same document and position, is rounded otherwise", i);
 }
 
-/* A row's draws are those of its document and position, wherever it lies; transposed those of the same element. */
+/* A row's draws follow from its document and position, wherever the row is stored. The transposed codes use the same element's draws. */
 static void draws_follow_document_and_position(void)
 {
     float            x[ROWS * COLS], moved[ROWS * COLS];
@@ -279,7 +279,7 @@ static void draws_follow_document_and_position(void)
 
 /* ---- scales in tiles ---- */
 
-/* cuBLAS 13, "1D block scaling factors layout": the byte of block `inner` of row `outer`, of rows of `all` blocks. */
+/* cuBLAS 13, "1D block scaling factors layout": byte index of the scale of block `inner` in row `outer`; rows have `all` blocks. */
 static int64_t tiled_byte(int64_t outer, int64_t inner, int64_t all)
 {
     int64_t tiles_in_a_row = (all + 3) / 4, tile = outer / 128 * tiles_in_a_row + inner / 4;
@@ -287,7 +287,7 @@ static int64_t tiled_byte(int64_t outer, int64_t inner, int64_t all)
     return 512 * tile + within;
 }
 
-/* Every scale lies where the layout says and all else is 0: of `rows` rows of codes. */
+/* For `rows` rows of codes: every scale is where the layout says, and all other bytes are 0. */
 static void expect_tiles(const OpCase *plain, const OpCase *tiled, int64_t rows, int64_t blocks)
 {
     const OpData *scales = &tiled->out[1];
@@ -300,7 +300,7 @@ static void expect_tiles(const OpCase *plain, const OpCase *tiled, int64_t rows,
     free(want);
 }
 
-/* Of random shapes: the same codes, scales elsewhere, and the same numbers back. */
+/* With random shapes: the codes are equal, the scales are in tiles, and decoding gives the same values. */
 static void tiles_hold_the_same_scales(void)
 {
     for (uint32_t i = 0; i < 60; i++) {
@@ -327,7 +327,7 @@ static void tiles_hold_the_same_scales(void)
 
 /* ---- products ---- */
 
-/* alpha a b^T + bias of the codes of a (n,k) and b (m,k), added to acc. */
+/* Computes alpha a b^T + bias from the codes of a (n,k) and b (m,k), added to acc. */
 static OpCase multiply(const OpCase *a, const OpCase *b, const float *bias, const float *acc, double alpha)
 {
     OpCase                  c;
@@ -347,7 +347,7 @@ static OpCase multiply(const OpCase *a, const OpCase *b, const float *bias, cons
     return c;
 }
 
-/* What cuBLASLt would be asked: products of the codes in tiles are those of the numbers that they stand for, in fp64. */
+/* As cuBLASLt would compute it: products of codes in tiles equal fp64 products of the decoded values. */
 static void products_by_codes_are_those_of_the_numbers(void)
 {
     enum { N = 145, M = 272, K = 208 };
@@ -380,7 +380,7 @@ static void products_by_codes_are_those_of_the_numbers(void)
 
 /* ---- bad input ---- */
 
-/* Nothing of a tensor that isn't finite comes back as a number. */
+/* No element of a tensor that isn't finite comes back as a number. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};

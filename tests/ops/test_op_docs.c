@@ -1,7 +1,6 @@
-/* docs/ops.md is what the descriptors and ops.def say.
+/* docs/ops.md agrees with the descriptors and ops.def.
  *
- *   test_op_docs [--update]    run from the top of the project; --update rewrites the page
- */
+ *   test_op_docs [--update]    run from the top of the project; --update rewrites the page */
 #include "base/strbuf.h"
 #include "ops/ops.h"
 #include "test.h"

@@ -8,13 +8,13 @@
 
 static const char fixture_path[] = "tests/fixtures/ops.safetensors";
 
-/* json NULL: none. */
+/* json NULL: the list is empty. */
 static void read_list(const JsonValue *json, AttrList *list)
 {
     for (uint32_t i = 0; json && i < json->count && i < ATTR_LIST_MOST; i++) list->values[list->count++] = json->items[i].number;
 }
 
-/* Attributes of a case over the op's defaults; false: one the op doesn't have. */
+/* Reads the attributes of a case over the op's defaults; false: the op lacks one of them. */
 static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
 {
     uint32_t known = 0;
@@ -37,7 +37,7 @@ static bool read_attrs(const OpDef *op, const JsonValue *json, char *attrs)
     return known == json->count;
 }
 
-/* Formats of two elements a byte: the file has the bytes. */
+/* Formats of two elements per byte: the file has the packed bytes. */
 static const struct {
     const char *suffix;
     DType       dtype;
@@ -68,7 +68,8 @@ static const StTensor *tensor_of(const StFile *file, const char *name, const cha
     return found;
 }
 
-/* Every kernel of the op on the case's inputs, within 1e-5 of the largest element, at least 1. */
+/* Every kernel of the op on the case's inputs must be within 1e-5 of the expected result, relative to the largest element, or to 1 if that
+ * is larger. */
 static void check_case(const StFile *file, const OpDef *op, const char *name, const JsonValue *json)
 {
     TensorType in[NODE_MAX_IN] = {0};
@@ -140,7 +141,8 @@ int main(int argc, char **argv)
         *(test_failures_of_case ? &failed : &passed) += 1;
     }
     for (int id = 0; id < OP_COUNT; id++) {
-        if (seen[id] || argc > 1 || op_table[id]->flags & (OP_VIEW | OP_RANDOM | OP_COLLECTIVE)) continue; /* test_collectives has those */
+        if (seen[id] || argc > 1 || op_table[id]->flags & (OP_VIEW | OP_RANDOM | OP_COLLECTIVE))
+            continue; /* test_collectives runs the collectives */
         fprintf(stderr, "FAILED %s has no case\n", op_table[id]->name);
         failed++;
     }

@@ -13,7 +13,7 @@ static ThreadPool *pool;
 
 static const float neutral[SAMPLE_CONTROLS] = {1, 0, 1, 0, 1};
 
-/* `rows` rows of neutral controls, each with a slot of its own; logits, keys, seen, biases and guides are 0. */
+/* `rows` rows with neutral controls, each with its own slot; logits, keys, seen, biases and guides are 0. */
 static OpCase make_guided_rows(int64_t rows, int64_t vocab, const SampleAttrs *attrs, bool seen, int64_t biases, bool guides)
 {
     OpCase     c;
@@ -64,7 +64,7 @@ static const float *logprobs_of(const OpCase *c)
     return (const float *)(const void *)c->out[SAMPLE_OUT_LOGPROBS].data;
 }
 
-/* kernel 0: fast, 1: the reference. */
+/* kernel 0: the fast one; 1: the reference. */
 static void run_rows(OpCase *c, int kernel)
 {
     RunOptions run = {.want = ~0u, .poison = 0xFF, .pool = pool};
@@ -73,7 +73,7 @@ static void run_rows(OpCase *c, int kernel)
 
 /* ---- chi-square ---- */
 
-/* The chance that a chi-square of so many degrees of freedom is at least x: the upper incomplete gamma function (Abramowitz and Stegun,
+/* Probability that a chi-square with so many degrees of freedom is at least x: the upper incomplete gamma function (Abramowitz and Stegun,
  * 6.5.29 and 6.5.31). */
 static double chi_square_tail(double x, double degrees)
 {
@@ -95,7 +95,7 @@ static double chi_square_tail(double x, double degrees)
     return front * h;
 }
 
-/* How likely such counts are; cells of which less than 5 are expected are one. */
+/* Probability of counts at least this far from the expected ones; cells with less than 5 expected draws are joined into one. */
 static double chance_of(const int64_t *counts, const double *expected, int64_t vocab, int64_t draws)
 {
     double sum = 0, rare = 0, rare_count = 0;
@@ -120,7 +120,7 @@ enum { VOCAB = 1000, ROWS = 1000, BIASES = 4 };
 typedef struct Mixture {
     const char *name;
     float       controls[SAMPLE_CONTROLS];
-    bool        changed; /* with seen tokens and biases */
+    bool        changed; /* true: with penalties for seen tokens, and with biases */
 } Mixture;
 
 static const Mixture mixtures[] = {
@@ -148,7 +148,7 @@ static uint32_t seen_of(int64_t id)
     return (id % 5 == 0 ? SAMPLE_IN_PROMPT : 0) | (id % 7 == 0 ? (uint32_t)(id % 3 + 1) : 0);
 }
 
-/* The score of a token, as the issue words it. */
+/* The score of a token by the definition of its controls. */
 static double score_of(const Mixture *m, int64_t id)
 {
     double   score = logit_of(id);
@@ -170,7 +170,7 @@ static int by_score(const void *a, const void *b)
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Chances of all tokens in fp64; returns how many top-k and top-p leave. *below: a top-p that leaves one fewer. */
+/* Probabilities of all tokens in fp64; returns how many tokens top-k and top-p leave. *below: a top-p that leaves one fewer. */
 static int64_t expect(const Mixture *m, double *chances, double *below)
 {
     static Token tokens[VOCAB];
@@ -188,7 +188,7 @@ static int64_t expect(const Mixture *m, double *chances, double *below)
     return n;
 }
 
-/* All rows of a batch are of one sequence's logits. */
+/* All rows of a batch have the logits of one sequence. */
 static OpCase make_mixture(const Mixture *m)
 {
     OpCase c = make_rows(ROWS, VOCAB, NULL, m->changed, m->changed ? BIASES : 0);
@@ -203,7 +203,8 @@ static OpCase make_mixture(const Mixture *m)
     return c;
 }
 
-/* Without what op_case_run checks: that takes longer than the draws. Of seen only counts of what was chosen change, which go back. */
+/* Runs the kernel without op_case_run's checks, which take longer than the draws. Only counts of chosen tokens change in `seen`; they are
+ * set back. */
 static void run_plainly(OpCase *c, void *workspace, size_t bytes)
 {
     TensorView in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
@@ -230,7 +231,7 @@ static void count_draws(OpCase *c, uint32_t seed, int64_t draws, int64_t *counts
     void  *workspace = malloc(bytes);
     memset(counts, 0, VOCAB * sizeof *counts);
     for (int64_t done = 0; done < draws; done += ROWS) {
-        for (int64_t b = 0; b < ROWS; b++) { /* samples of requests, at growing positions */
+        for (int64_t b = 0; b < ROWS; b++) { /* rows as samples of requests, at growing positions */
             uint32_t keys[SAMPLE_KEYS] = {seed, 0, (uint32_t)(b / 4), 0, (uint32_t)(b % 4), (uint32_t)(done / ROWS)};
             memcpy(words_of(c, SAMPLE_IN_KEYS) + b * SAMPLE_KEYS, keys, sizeof keys);
         }
@@ -262,7 +263,7 @@ static void draws_follow_the_distribution(void)
     }
 }
 
-/* What a draw that is slightly wrong must fail, at a million draws. */
+/* Slightly wrong draws: the test must see each fault at a million draws. */
 static void faults_are_seen(void)
 {
     static double  chances[VOCAB];
@@ -304,7 +305,7 @@ static uint32_t below(Random *r, uint32_t count)
 
 #define ONE_OF(r, ...) ((float[]){__VA_ARGS__})[below(r, sizeof((float[]){__VA_ARGS__}) / sizeof(float))]
 
-/* Normal, of few values, mostly -inf, some -0, in order of ids. */
+/* Draws logits of many kinds: normal, with few distinct values, mostly -inf, with some -0, in order of ids. */
 static void draw_logits(Random *r, float *logits, int64_t count, int64_t vocab)
 {
     float scale = ONE_OF(r, 0, 0.01f, 1, 3, 10, 1e30f);
@@ -384,7 +385,7 @@ static void fast_is_the_reference(void)
 
 /* ---- filters ---- */
 
-/* Each case's tokens are drawn with the chances of what transformers leaves, and no others. */
+/* Tokens are drawn with the probabilities that transformers' filters leave, and no other tokens are drawn. */
 static void filters_are_those_of_transformers(void)
 {
     enum { DRAWS = 2000 };
@@ -416,13 +417,13 @@ static void filters_are_those_of_transformers(void)
             if (!drawn[id]) found += exp((double)want[id]);
             drawn[id] = true;
         }
-        EXPECT(found > 0.97); /* the rest is too rare for so few draws */
+        EXPECT(found > 0.97); /* the other tokens are too rare for so few draws */
     }
     op_case_free(&c);
     st_close(file);
 }
 
-/* The best, of equal ones the lower id: greedy, k of 1, a tiny p, the largest min-p, a temperature near 0. */
+/* Only the best token is left, among equal ones the lowest id: greedy, k of 1, a tiny p, the largest min-p, a temperature near 0. */
 static void one_is_left(void)
 {
     enum { VARIANTS = 5, EQUALS = 3 };
@@ -451,8 +452,8 @@ static bool is_allowed(const OpCase *c, int64_t b, int64_t id)
     return guide[id / 32] >> (id % 32) & 1;
 }
 
-/* A guide's row chooses among its tokens alone, by the chances that they have among each other; the model's distribution is told as it is.
- * Of other rows guides change nothing. A bias can't allow a token. */
+/* A row with a guide chooses only among the guide's tokens, with their probabilities relative to each other; the reported log-probabilities
+ * are still the model's. Guides don't change other rows. A bias can't allow a token. */
 static void a_guide_leaves_its_tokens(void)
 {
     enum { GUIDED = 200 };
@@ -510,7 +511,7 @@ static void nothing_changes_for_rows_without_a_choice(void)
     for (int i = 0; i < BROKEN * 4; i++) floats_of(&c, SAMPLE_IN_BIAS)[i] = -INFINITY;
     words_of(&c, SAMPLE_IN_SLOTS)[4] = -1;
     logits[5 * 6 + 2] = 50;
-    logits[5 * 6 + 5] = NAN; /* behind what may be chosen */
+    logits[5 * 6 + 5] = NAN; /* after the ids that may be chosen */
     words_of(&c, SAMPLE_IN_SLOTS)[5] = 4;
     for (int i = 0; i < BROKEN; i++) words_of(&c, SAMPLE_IN_NEXT)[i] = 9;
     words_of(&c, SAMPLE_IN_SEEN)[4 * 6 + 2] = INT32_MIN + 7;
@@ -525,7 +526,7 @@ static void nothing_changes_for_rows_without_a_choice(void)
     op_case_free(&c);
 }
 
-/* A draw depends on each of the six words, and on nothing else: not on the slot, nor on the rows beside it. */
+/* A draw depends on each of the six words, and on nothing else: neither on the slot nor on other rows. */
 static void a_draw_is_of_its_keys(void)
 {
     enum { COUNT = 64 };

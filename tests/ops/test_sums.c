@@ -1,4 +1,4 @@
-/* Sums over many elements, in several chunks, against fp64: what the generic test can only compare with themselves. */
+/* Sums over many elements, in several chunks, compared with fp64. The generic test can only compare them with each other. */
 #include "ops/op_case.h"
 
 static OpCase summed(const OpDef *op, TensorType type)
@@ -39,7 +39,7 @@ static void col_sum_of_several_chunks(void)
     }
 }
 
-/* What a GPU would work in, where a plan is made without one. */
+/* Workspace on a GPU, for a plan that is made without one. */
 static size_t gpu_bytes(const OpDef *op, const void *attrs, const TensorType *in)
 {
     OpCase c;
@@ -49,7 +49,7 @@ static size_t gpu_bytes(const OpDef *op, const void *attrs, const TensorType *in
     return bytes;
 }
 
-/* 1,024 chunks at the most, a number for each column. */
+/* At most 1,024 chunks, with one number for each column. */
 static void plans_count_partial_sums(void)
 {
     TensorType wide = type_make(DT_BF16, 2, INT64_C(5000), INT64_C(6144)), column = type_make(DT_BF16, 1, INT64_C(6144));

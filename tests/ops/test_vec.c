@@ -1,4 +1,4 @@
-/* Rows of bf16: each float is rounded as bf16_from_f32 rounds it, whichever instructions do it, and nothing beside the row is written. */
+/* Rows of bf16: each float is rounded as by bf16_from_f32, whichever instructions are used, and nothing beside the row is written. */
 #include "ops/vec.h"
 
 #include "test.h"
@@ -19,7 +19,7 @@ static void fill(void)
     }
 }
 
-/* With the same exponent beside each other, and with others. */
+/* Floats with the same exponent next to each other, and with different exponents. */
 static void check_rounding(void)
 {
     for (int64_t step = 1; step <= 10007; step += 10006) {

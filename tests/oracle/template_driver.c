@@ -1,4 +1,4 @@
-/* For template_random.py: reads lines of JSON {"template", "context"}, writes {"text"} or {"error"} for each. */
+/* Driver for template_random.py: for each line of JSON {"template", "context"} writes a line {"text"} or {"error"}. */
 #include "text/template/template.h"
 
 #include <stdio.h>

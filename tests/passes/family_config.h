@@ -1,4 +1,4 @@
-/* Compiling a config without weights: what the tests of passes share. */
+/* Compiles a config without weights, for the tests of passes. */
 #pragma once
 
 #include "files/file.h"
@@ -19,7 +19,7 @@ __attribute__((unused)) static Status compile_config(Arena *arena, const char *n
     return compile_plan(arena, module, config, name, options, device, out);
 }
 
-/* One program of each kind. */
+/* Adds one program of each kind. */
 __attribute__((unused)) static void add_all_programs(CompileOptions *options, int64_t batch, int64_t seq, int64_t chunk)
 {
     compile_add_training(options, batch, seq);
@@ -49,7 +49,7 @@ __attribute__((unused)) static Status compile_fixture(Arena *arena, const char *
     return compile_config(arena, family, architecture, text.data, text.len, options, device, out);
 }
 
-/* The training graph bound and adapted, then fused here, so that fusions can be counted. */
+/* Binds and adapts the training graph, then fuses it here, so that fusions can be counted. */
 __attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const char *family, const CompileOptions *options, Device *device,
                                                             int counts[FUSION_COUNT])
 {

@@ -1,10 +1,10 @@
-/* LoRA: which layers a target names, what is trained then, and in which programs dropout stands. */
+/* LoRA: which layers a target selects, what is trained then, and which programs have dropout. */
 #include "family_config.h"
 
 typedef struct Adapted {
     Arena        arena;
     Plan        *plan;
-    const Graph *micro; /* of the first micro-step, as it is after the last pass */
+    const Graph *micro; /* of the first micro-step, after the last pass */
     Status       status;
 } Adapted;
 
@@ -43,7 +43,7 @@ static int count_adapters(const Adapted *a)
 
 static void a_target_is_a_name_a_suffix_or_a_path(void)
 {
-    /* The fixture has 2 layers of 7 linear layers, and the head; each wrapped one has 2 adapters. */
+    /* The fixture has 2 layers with 7 linear layers each, and the head; each wrapped layer has 2 adapter matrices. */
     static const struct {
         const char *targets[3];
         int         num, wrapped;
@@ -74,7 +74,7 @@ static void a_target_that_matches_nothing_is_an_error_with_the_names(void)
         {"proj", "\"proj\" matches no linear layer"}, /* a suffix of the path starts after a dot */
         {"_proj", "\"_proj\" matches no linear layer"},
         {"self_attn", "\"self_attn\" matches no linear layer"},
-        {"input_layernorm", "\"input_layernorm\" matches no linear layer"}, /* a weight, but of no linear layer */
+        {"input_layernorm", "\"input_layernorm\" matches no linear layer"}, /* a weight that belongs to no linear layer */
         {"model.layers.2.self_attn.q_proj", "matches no linear layer"},
         {"", "\"\" matches no linear layer"},
     };
@@ -99,7 +99,7 @@ static void options_are_checked(void)
     CompileOptions           options = compile_defaults();
     Graph                   *graph = graph_create(&arena, "g", op_table, OP_COUNT);
     context.options = &options;
-    EXPECT_OK(pass_adapt(&context, &graph)); /* not enabled */
+    EXPECT_OK(pass_adapt(&context, &graph)); /* LoRA isn't enabled */
     options.lora = (LoraOptions){.enabled = true, .r = 0, .targets = q, .num_targets = 1};
     EXPECT_FAILS(pass_adapt(&context, &graph), ERR_INVALID, "lora_rank: 0; expected at least 1");
     options.lora.r = 1;
@@ -142,19 +142,20 @@ static void only_adapters_have_gradients_and_optimizer_state(void)
     EXPECT(grads > 0);
     EXPECT_INT(grad_numel, trained_numel);
     EXPECT_INT(a.plan->trained_numel, trained_numel);
-    /* Two moments and a master copy of the adapters at most; nothing of the base's size. */
+    /* At most two moments and a master copy of the adapters; nothing of the base's size. */
     EXPECT(a.plan->region_bytes[SPACE_DEVICE][REGION_GRADS] >= 4 * trained_numel &&
            a.plan->region_bytes[SPACE_DEVICE][REGION_GRADS] < 4 * trained_numel + (1 << 14));
     EXPECT(a.plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER] >= 8 * trained_numel &&
            a.plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER] < 12 * trained_numel + (1 << 14));
-    /* No weight gradient of a frozen layer is computed: linear_dw is for the two lora_A of a layer, packed. */
+    /* No weight gradient of a frozen layer is computed: both linear_dw are for the packed lora_A of the two layers. */
     EXPECT_INT(count_ops(graph, &op_linear_dw), 2);
     EXPECT_INT(count_ops(graph, &op_lora_add_bwd), 2);
     EXPECT_INT(count_ops(graph, &op_embedding_dw), 0);
     arena_deinit(&a.arena);
 }
 
-/* Rows of programs with a cache choose; others are the base's. The A of both are one matrix, with room for the larger rank. */
+/* In programs with a cache each row chooses an adapter; other programs run only the base. The A matrices of both adapters are in one
+ * matrix, with room for the larger rank. */
 static void rows_choose_in_programs_with_a_cache(void)
 {
     static const LoraModule  first[] = {{"model.layers.0.mlp.down_proj", 4, 8}, {"model.layers.1.self_attn.q_proj", 2, 2}};

@@ -1,4 +1,4 @@
-/* Placing intervals: the same offsets as by a search through all of them, and none that overlap. */
+/* Placing intervals: the offsets equal those of a search through all intervals, and no two overlap. */
 #include "base/philox.h"
 #include "passes/intervals.h"
 #include "test.h"
@@ -77,7 +77,7 @@ static void raise_highest(Interval **items, int num)
     items[0] = item;
 }
 
-/* Leaves the offsets of the lowest of the tries. */
+/* Tries several orders; leaves the offsets of the try with the lowest height. */
 static int64_t reference(Interval *all, int num, int64_t live, int *out_tries)
 {
     Interval **items = calloc((size_t)num + 1, sizeof *items);
@@ -108,7 +108,7 @@ static int draw(uint32_t seed, uint32_t index, uint32_t salt, int below)
     return (int)(philox4x32(index, salt, seed, 0, 9).v[0] % (uint32_t)below);
 }
 
-/* Lives as in programs: nested ones, whose ends mirror their starts, among short ones; few sizes or many. */
+/* Lifetimes as in programs: nested ones, whose ends mirror their starts, among short ones; few different sizes or many. */
 static void fill(Interval *items, int num, uint32_t seed)
 {
     int times = 1 + draw(seed, 0, 1, 4 * num), sizes = draw(seed, 0, 2, 3) ? 6 : 5000;
@@ -128,7 +128,7 @@ static void fill(Interval *items, int num, uint32_t seed)
 static int64_t largest_live(const Interval *items, int num)
 {
     int64_t most = 0;
-    for (int i = 0; i < num; i++) { /* some start is where it is reached */
+    for (int i = 0; i < num; i++) { /* the largest live size is reached at some start */
         int64_t live = 0;
         for (int k = 0; k < num; k++)
             if (items[k].start <= items[i].start && items[k].end >= items[i].start) live += items[k].bytes;
@@ -156,7 +156,7 @@ static void offsets_are_those_of_a_full_search(void)
         repaired += tries > 3;
         arena_deinit(&arena);
     }
-    EXPECT(repaired > 50); /* the cases are hard enough for all tries */
+    EXPECT(repaired > 50); /* the cases are hard enough that all tries are needed */
 }
 
 static void what_lives_together_shares_no_byte(void)

@@ -1,10 +1,10 @@
-/* The loss may be any number: what it is of several terms, and how those of micro-steps add up. */
+/* The loss may be any number: its gradient when it has several terms, and how losses of micro-steps are added. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"
 #include "test.h"
 
-/* sum = inv_tokens (t0 + ... + t5); both losses have one more term, of x a^T. */
+/* sum = inv_tokens (t0 + ... + t5); both losses have one more term, made from x a^T. */
 #define TERMS \
     "graph \"terms\"\n" \
     "input tokens: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n" \
@@ -23,7 +23,8 @@ static const char added[] = TERMS "dot: f32[1,1] = linear(x, a)\n"
 static const char alone[] = TERMS "output loss = sum\n";
 static const char seen_twice[] = TERMS "output loss = sum\noutput other = sum\n";
 
-/* Two terms, the first of a head that is fused with its loss; a second head; and a gradient that is made of the loss itself. */
+/* A loss of two terms, the first from a head that is fused with its loss; a loss with a second head; a gradient that is computed from the
+ * loss itself. */
 #define HEAD \
     "graph \"head\"\n" \
     "input tokens: i32[1,6]\ninput labels: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n" \
@@ -47,7 +48,7 @@ static const char gated[] = HEAD "flat: f32[1,1] = reshape(sum) {ndim=2, d0=1, d
 typedef struct Model {
     Arena  arena;
     Graph *graph;
-    void **memory; /* by value id, at roots */
+    void **memory; /* by value id; only set for values that have their own memory */
 } Model;
 
 static void *memory_of(Model *m, Value *value)
@@ -68,7 +69,7 @@ static float *floats(Model *m, const char *name)
     return value ? memory_of(m, value) : arena_alloc(&m->arena, 4096);
 }
 
-/* Differentiated, checked, printed and read back: what runs is what the text says. */
+/* Differentiates, verifies, prints and reads the graph back: the graph that runs is the one in the text. */
 static bool model_make(Model *m, const char *text, bool accumulate, bool fuse)
 {
     int counts[FUSION_COUNT];
@@ -130,7 +131,7 @@ static void model_run(Model *m)
     }
 }
 
-/* The first micro-step writes the loss and the gradients, the next one adds. d_sum, d_dot: of the loss, by the terms. */
+/* The first micro-step writes the loss and the gradients, the next one adds. d_sum, d_dot: derivatives of the loss by the two terms. */
 static void check_terms(const char *text, float loss, float d_sum, float d_dot)
 {
     for (int accumulate = 0; accumulate < 2; accumulate++) {
@@ -182,7 +183,8 @@ static void fill_head(Model *m)
     floats(m, "hyper")[HYPER_INV_TOKENS] = 0.2f;
 }
 
-/* The head's rule gives the losses late: what reads them comes later still, or they are made before. */
+/* The head's gradient rule computes the losses late. Nodes that read the losses must then run later still, or the losses are computed
+ * before. */
 static void a_fused_head_gives_the_same_with_more_terms(void)
 {
     static const char *const texts[] = {head_and_term, two_heads, gated};

@@ -1,4 +1,4 @@
-/* normuon_emit: its nodes, run one by one on the CPU, against the formula in fp64 (tests/oracle/make_normuon.py). */
+/* normuon_emit: its nodes, run one by one on the CPU, compared with the formula in fp64 (tests/oracle/make_normuon.py). */
 #include "passes/normuon.h"
 
 #include "files/safetensors.h"
@@ -11,7 +11,7 @@ static const char fixture_path[] = "tests/fixtures/normuon.safetensors";
 enum { UPDATES = 20, MAX_VALUES = 128 };
 static const double learning_rate = 0.02, weight_decay = 0.1;
 
-/* The graph of one matrix with memory for every value. */
+/* The graph of one matrix, with memory for every value. */
 typedef struct Setup {
     Arena         arena;
     Graph        *graph;
@@ -25,7 +25,8 @@ static Value *value_make(Setup *s, ValueKind kind, const char *name, TensorType 
     return graph_add_value(s->graph, kind, name, &type);
 }
 
-/* matrices: the rows of each that the weight holds, over and over, up to a 0; NULL: it is one. */
+/* matrices: how many adjacent rows each matrix has within a period of the weight's rows, ended by 0; the periods repeat. NULL: the weight
+ * is one matrix. */
 static void setup_matrices(Setup *s, const NormuonOptions *options, DType weights, int64_t rows, int64_t cols, const int64_t *matrices)
 {
     TensorType w = type_make(weights, 2, rows, cols), wide = type_make(DT_F32, 2, rows, cols), one = type_make(DT_F32, 1, INT64_C(1));
@@ -77,7 +78,7 @@ static void run_node(Setup *s, Node *node)
     free(args.workspace);
 }
 
-/* Whole 64ths in [-2, 2), as in the oracle. */
+/* Multiples of 1/64 in [-2, 2), as in the oracle. */
 static float number(uint32_t turn, int64_t rows, int64_t index)
 {
     uint32_t h = (uint32_t)index * 0x9E3779B1u + (turn * 1000 + (uint32_t)rows) * 0x85EBCA77u;
@@ -87,7 +88,7 @@ static float number(uint32_t turn, int64_t rows, int64_t index)
     return (float)((int)(h >> 24) - 128) / 64;
 }
 
-/* The gradients of this turn and their norm, then the nodes. */
+/* Writes this turn's gradients and their norm, then runs the nodes. */
 static void update(Setup *s, uint32_t turn)
 {
     const TensorType *type = &s->matrix.g->type;
@@ -103,7 +104,7 @@ static void update(Setup *s, uint32_t turn)
     for (Node *node = s->graph->first; node; node = node->next) run_node(s, node);
 }
 
-/* |dw - dw64| / |dw64| after UPDATES. */
+/* Returns |dw - dw64| / |dw64| after UPDATES updates. */
 static double error_of(const NormuonOptions *options, int64_t rows, int64_t cols, const StTensor *want)
 {
     Setup  s;
@@ -124,7 +125,7 @@ static double error_of(const NormuonOptions *options, int64_t rows, int64_t cols
 static void updates_follow_the_formula(void)
 {
     static const char *const steps[] = {[NORMUON_POLAR_EXPRESS] = "polar_express", [NORMUON_NEWTON_SCHULZ] = "newton_schulz"};
-    static const int64_t     shapes[][2] = {{24, 56}, {56, 24}, {32, 32}, {24, 56}}; /* the last without Nesterov */
+    static const int64_t     shapes[][2] = {{24, 56}, {56, 24}, {32, 32}, {24, 56}}; /* the last shape is without Nesterov momentum */
     StFile                  *file = NULL;
     EXPECT_OK(st_open(fixture_path, &file));
     for (int k = 0; file && k < NORMUON_STEPS_COUNT * 4 * 2; k++) {
@@ -146,7 +147,7 @@ static void updates_follow_the_formula(void)
     st_close(file);
 }
 
-/* Also where gradients and results are NaN. */
+/* Even if gradients and results are NaN. */
 static void a_step_that_is_not_finite_touches_nothing(void)
 {
     for (int bad = 0; bad < 2; bad++) {
@@ -174,7 +175,7 @@ static void run_nodes(Setup *s, uint32_t turn)
     for (Node *node = s->graph->first; node; node = node->next) run_node(s, node);
 }
 
-/* Weights and states of a matrix that is `size` rows from `begin` on in every `period`, as if it were alone. */
+/* A matrix that consists of `size` rows from `begin` on in every `period` rows must have the weights and states that it has alone. */
 static void check_matrix(Setup *packed, const NormuonOptions *options, int64_t begin, int64_t size, int64_t period)
 {
     const TensorType *type = &packed->matrix.w->type;
@@ -209,7 +210,7 @@ static void check_matrix(Setup *packed, const NormuonOptions *options, int64_t b
     arena_deinit(&s.arena);
 }
 
-/* Whether its matrices are a run of rows each, or rows of all take turns. */
+/* Whether each matrix is a run of rows, or rows of all matrices alternate. */
 static void each_matrix_of_a_weight_moves_as_if_alone(void)
 {
     static const struct {
@@ -237,7 +238,7 @@ static void each_matrix_of_a_weight_moves_as_if_alone(void)
     }
 }
 
-/* No direction: weights only decay. */
+/* Zero gradients give no direction: weights only decay. */
 static void gradients_of_zero_move_nothing(void)
 {
     NormuonOptions options = normuon_defaults();
@@ -251,7 +252,7 @@ static void gradients_of_zero_move_nothing(void)
     arena_deinit(&s.arena);
 }
 
-/* bf16 weights that move by less than half of their last bit move on average as fp32 ones do. */
+/* bf16 weights that move by less than half of their last bit move on average as far as fp32 weights. */
 static void bf16_weights_keep_small_updates(void)
 {
     NormuonOptions options = normuon_defaults();

@@ -1,12 +1,13 @@
-/* Every optimizer on parameters of several dtypes: which rule has which, where states lie, that they move there and nowhere else, and that
- * a step that isn't applied touches none of them. Only the optimizer's program runs, on gradients that are made here. */
+/* Every optimizer on parameters of several dtypes: which rule updates which parameter, where states are stored, that an update changes all
+ * states and nothing else, and that a step that isn't applied changes none. Only the optimizer's program runs, on gradients that are made
+ * here. */
 #include "family_config.h"
 
 #include "base/philox.h"
 #include "ops/attrs.h"
 #include "passes/optimizers.h"
 
-/* Matrices of more and of fewer elements than what 8-bit moments begin at. */
+/* Matrices above and below the size at which 8-bit moments begin. */
 static const char config_text[] =
     "{\"architectures\":[\"Qwen2ForCausalLM\"],\"vocab_size\":160,\"hidden_size\":48,\"intermediate_size\":88,\"num_hidden_layers\":2,"
     "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"rms_norm_eps\":1e-6,\"max_position_embeddings\":64,\"rope_theta\":10000,"
@@ -19,7 +20,7 @@ typedef struct Run {
     Session *session;
 } Run;
 
-/* The shipped module, its norms (all that begins with ones) in fp32. */
+/* The shipped module, with norms (all weights initialised with ones) in fp32. */
 static IrModule *module_of(Arena *arena)
 {
     static const char ones[] = "\"init\": \"ones\"", wide[] = ", \"dtype\": \"f32\"";
@@ -61,7 +62,7 @@ static void run_close(Run *r)
     arena_deinit(&r->arena);
 }
 
-/* Random numbers for each parameter's part of a flat value, by its name. */
+/* Draws each parameter's part of a flat value, by the parameter's name. */
 static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dtype, uint64_t key)
 {
     for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
@@ -79,7 +80,7 @@ static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dt
     }
 }
 
-/* One run of the optimizer's program, on gradients that are there; returns whether the step was applied. */
+/* Runs the optimizer's program once on the current gradients; returns whether the step was applied. */
 static bool update(Run *r, int64_t index, float loss)
 {
     float   hyper[HYPER_COUNT] = {[HYPER_LR] = 1e-2f, [HYPER_INV_TOKENS] = 1}, applied = -1;
@@ -122,7 +123,7 @@ static bool all_zero(const unsigned char *bytes, size_t count)
     return true;
 }
 
-/* Each parameter's part of a state was written, and what lies between them wasn't. */
+/* Each parameter's part of a state was written, and the bytes between parts weren't. */
 static void check_state(Run *r, const Bucket *bucket, const BucketState *state)
 {
     size_t         size, at = 0;
@@ -142,7 +143,7 @@ static void check_state(Run *r, const Bucket *bucket, const BucketState *state)
     free(bytes);
 }
 
-/* Sets a bit of *seen for each optimizer whose own rule had a bucket. */
+/* Sets the bits in *seen of the optimizers whose own rule had a bucket. */
 static void check_buckets(Run *r, OptimizerKind optimizer, uint32_t *seen)
 {
     int64_t bytes = 0;
@@ -162,7 +163,7 @@ static void check_buckets(Run *r, OptimizerKind optimizer, uint32_t *seen)
     EXPECT(bytes > 0 && bytes <= r->plan->region_bytes[SPACE_DEVICE][REGION_OPTIMIZER]);
 }
 
-/* A loss that isn't finite leaves weights, states and the count of steps alone. */
+/* A loss that isn't finite changes neither weights nor states nor the count of steps. */
 static void check_bad_step(Run *r)
 {
     int64_t count;
@@ -217,7 +218,7 @@ static bool differs(Run r[2], const char *name)
     return memcmp(session_pointer(r[0].session, name), session_pointer(r[1].session, name), bytes) != 0;
 }
 
-/* A parameter's weights are the same, packed with others and alone. */
+/* A parameter gets the same weights whether it is packed with others or not. */
 static void packing_changes_no_bit(void)
 {
     for (int i = 0; i < OPTIMIZER_COUNT; i++) {
@@ -227,7 +228,7 @@ static void packing_changes_no_bit(void)
             CompileOptions options = compile_defaults();
             options.optimizer = (OptimizerKind)i;
             options.model_dtype = options.master_dtype = DT_BF16;
-            options.max_grad_norm = 0; /* the norm is summed in another order */
+            options.max_grad_norm = 0; /* off: packing changes the order in which the norm is summed */
             if (unfused) options.no_fuse = (1u << FUSION_COUNT) - 1;
             run_open(&r[unfused], &options);
         }
@@ -240,14 +241,14 @@ static void packing_changes_no_bit(void)
     }
 }
 
-/* Rows of a weight that a model keeps as one and another by itself: `size` of them from `begin` on in every `period`. */
+/* Rows of a packed weight that another model has as a weight of its own: `size` rows from `begin` on in every `period`. */
 typedef struct Split {
     const char *packed, *alone;
     int64_t     begin, size, period;
 } Split;
 
 typedef struct Packed {
-    const char *architecture, *config, *matrices; /* matrices: in place of ["H * D", "H * D", "H * D"]; NULL: as shipped */
+    const char *architecture, *config, *matrices; /* matrices: replaces ["H * D", "H * D", "H * D"]; NULL: as shipped */
     int64_t     kv_heads;
     Split       splits[6];
 } Packed;
@@ -274,7 +275,7 @@ static const Packed packed_models[] = {
      NULL,
      4,
      {{"attn.qkv", "attn.q", 0, 48, 144}, {"attn.qkv", "attn.k", 48, 48, 144}, {"attn.qkv", "attn.v", 96, 48, 144}}},
-    {"GPT2LMHeadModel", /* each head's query, key and value side by side, as GPT-NeoX has them */
+    {"GPT2LMHeadModel", /* each head's query, key and value rows are adjacent, as in GPT-NeoX */
      GPT2_CONFIG,
      "[\"D\", \"D\", \"D\"]",
      4,
@@ -298,7 +299,7 @@ static void *layer_bytes(Run *r, const char *prefix, int layer, const char *name
     return session_pointer(r->session, arena_printf(&r->arena, "%sblocks.%d.%s.weight", prefix, layer, name));
 }
 
-/* fill: draws the packed rows and copies them; else compares what they have become. Returns the largest difference. */
+/* fill: draws the packed rows and copies them into the other model; otherwise compares the updated rows. Returns the largest difference. */
 static float split_rows(Run r[2], const Split *split, const char *prefix, DType dtype, int layer, uint64_t key, bool fill)
 {
     const char *name = arena_printf(&r->arena, "blocks.%d.%s.weight", layer, split->packed);
@@ -333,8 +334,8 @@ static float all_rows(Run r[2], const Packed *packed, const char *prefix, DType 
     return error;
 }
 
-/* The matrices that a weight holds are updated as in a model that has a weight for each. Where their rows are no run, sums are rounded
- * otherwise. */
+/* The matrices within a packed weight are updated as in a model with a separate weight for each. If a matrix's rows aren't adjacent, sums
+ * are rounded differently. */
 static void matrices_of_one_weight_move_as_weights_of_their_own(void)
 {
     for (size_t i = 0; i < sizeof packed_models / sizeof *packed_models * 2; i++) {
@@ -350,7 +351,7 @@ static void matrices_of_one_weight_move_as_weights_of_their_own(void)
             options.master_dtype = DT_F32;
             options.master_weights = dtype != DT_F32;
             options.weight_decay = 0.1;
-            options.max_grad_norm = 0; /* the models have other parameters */
+            options.max_grad_norm = 0; /* off: the models have different parameters */
             run_open_module(&r[alone], packed_module(&r[alone].arena, alone ? &llama : packed), alone ? config : packed->config, &options);
         }
         all_rows(r, packed, "", dtype, 1, true);
@@ -366,7 +367,7 @@ static void matrices_of_one_weight_move_as_weights_of_their_own(void)
     }
 }
 
-/* The words of a run file and the table's are the same. */
+/* The words of the run file and of the table are the same. */
 static void names_are_read(void)
 {
     OptimizerKind kind;

@@ -126,11 +126,12 @@ static void fusions_fire_in_every_family(void)
 {
     static const struct {
         const char *family;
-        int         layers, qkv, gate_up, residual_norm, lora; /* fusions of a layer; negative: of all layers */
+        int         layers, qkv, gate_up, residual_norm, lora; /* fusions per layer; negative: total over all layers */
     } families[] = {
         {"llama", 2, 1, 1, 2, 4},        {"llama3", 3, 1, 1, 2, 4}, {"qwen3", 2, 1, 1, 2, 4},
-        {"qwen3_untied", 2, 1, 1, 2, 4}, {"qwen2", 2, 1, 1, 2, 4},  {"phi3", 2, 0, 0, 2, 4}, /* packed by itself */
-        {"olmo2", 2, 0, 1, -1, 6}, /* norms stand before q's heads, and before the adds, but for the last norm */
+        {"qwen3_untied", 2, 1, 1, 2, 4}, {"qwen2", 2, 1, 1, 2, 4},  {"phi3", 2, 0, 0, 2, 4}, /* its weights are already packed */
+        {"olmo2", 2, 0, 1, -1, 6}, /* q and k are normed before they are split into heads; norms come before the adds, except the last norm
+                                    */
         {"smollm3", 3, 1, 1, 2, 4},      {"gpt2", 2, 0, 0, 0, 4}, /* layer norms, and no gate */
     };
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
@@ -140,10 +141,10 @@ static void fusions_fire_in_every_family(void)
             count_fusions(families[i].family, lora, counts);
             EXPECT_INT(counts[FUSE_QKV], families[i].qkv * layers);
             EXPECT_INT(counts[FUSE_GATE_UP], families[i].gate_up * layers);
-            /* Of Llama all norms but the first follow an add. */
+            /* In Llama all norms except the first follow an add. */
             EXPECT_INT(counts[FUSE_RESIDUAL_NORM], residual_norm < 0 ? -residual_norm : residual_norm * layers);
             EXPECT_INT(counts[FUSE_LM_HEAD], 1);
-            EXPECT_INT(counts[FUSE_LORA], lora ? families[i].lora * layers : 0); /* of Llama on q, k, v; o; gate, up; down */
+            EXPECT_INT(counts[FUSE_LORA], lora ? families[i].lora * layers : 0); /* in Llama on: q, k, v; o; gate, up; down */
         }
     }
 }
@@ -155,7 +156,7 @@ static uint32_t draw(uint32_t index, uint32_t salt, uint32_t below)
     return philox4x32(index, salt, 0, 0, 7).v[0] % below;
 }
 
-/* Two activations alive at one time never share a byte: checked against lives found again from the launches. */
+/* Two activations that are alive at the same time never share a byte: lifetimes are computed again from the launches. */
 static void check_no_overlap(const Program *program, const char *what)
 {
     const Graph *graph = program->graph;
@@ -174,7 +175,7 @@ static void check_no_overlap(const Program *program, const char *what)
         for (int b = a + 1; b < graph->num_values; b++) {
             const Placement *q = &program->placement[b];
             if (start[b] < 0 || q->region != REGION_ACTIVATIONS) continue;
-            /* A value written exactly where the other is read last may be in place. */
+            /* A value written exactly where another is read for the last time may take over its memory. */
             if (start[a] >= end[b] || start[b] >= end[a]) continue;
             if (p->offset >= q->offset + q->bytes || q->offset >= p->offset + p->bytes) continue;
             if (value_root(graph->values[a], NULL) == value_root(graph->values[b], NULL)) continue;
@@ -224,7 +225,7 @@ static void generated_configs_plan_what_is_allocated(void)
         for (int k = 0; k < plan->num_programs; k++) {
             const Program *program = &plan->programs[k];
             check_no_overlap(program, families[i % (sizeof families / sizeof families[0])]);
-            if (program->spec.entry == &entry_load) continue; /* shares what the others have */
+            if (program->spec.entry == &entry_load) continue; /* uses the memory of the other programs */
             if (program->activation_bytes > most) most = program->activation_bytes;
             if (program->live_bytes > live) live = program->live_bytes;
         }
@@ -248,7 +249,7 @@ static const char llama_70b[] =
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,"
     "\"low_freq_factor\":1,\"high_freq_factor\":4,\"original_max_position_embeddings\":8192},\"tie_word_embeddings\":false}";
 
-/* A large workspace shares no byte with what is alive while its launch runs. Returns how many there are. */
+/* A large workspace shares no byte with values that are alive while its launch runs. Returns the number of large workspaces. */
 static int check_workspaces(const Program *program)
 {
     const Graph *graph = program->graph;

@@ -1,5 +1,5 @@
-/* The rotary table of a config.json: frequencies and factor against transformers' (tests/oracle/make_rope.py), and which length longrope
- * goes by. */
+/* The rotary table of a config.json: frequencies and factor compared with transformers' (tests/oracle/make_rope.py), and which length
+ * decides in longrope. */
 #include "family_config.h"
 
 static const RopeTableAttrs *table_of(Arena *arena, const JsonValue *config, CompileOptions *options, Device *device)
@@ -47,12 +47,12 @@ static void frequencies_are_those_of_transformers(void)
         const RopeTableAttrs *attrs = table_of(&arena, json_get(&cases.items[k], "config"), &options, device);
         EXPECT_INT(attrs->head_dim, 2 * want->count);
         for (uint32_t i = 0; i < want->count; i++) {
-            /* Sequences up to max_position_embeddings are what `dynamic` leaves alone. */
+            /* `dynamic` changes nothing for sequences up to max_position_embeddings. */
             double got = attrs->frequencies.count ? attrs->frequencies.values[i] : pow(attrs->theta, -2.0 * i / (double)attrs->head_dim);
             double error = fabs(got / want->items[i].number - 1);
             if (!(error <= worst)) worst = error;
         }
-        if (!(worst <= 1e-6 && fabs(attrs->scale / scale - 1) <= 1e-12)) /* those of transformers are fp32 */
+        if (!(worst <= 1e-6 && fabs(attrs->scale / scale - 1) <= 1e-12)) /* the frequencies of transformers are fp32 */
             test_fail(__FILE__, __LINE__, "case %u: a frequency is off by %.2g, the factor is %.9g, expected %.9g", k, worst, attrs->scale,
                       scale);
     }
@@ -60,7 +60,7 @@ static void frequencies_are_those_of_transformers(void)
     arena_deinit(&arena);
 }
 
-/* What its second pair's frequency, 0.1, is divided by: 1.1 for rows up to the original length, 1.9 for longer ones. */
+/* The divisor of the second pair's frequency 0.1: 1.1 for rows up to the original length, 1.9 for longer rows. */
 static double second_of(int64_t rows, int64_t cache, int64_t original)
 {
     Arena          arena = {0};
@@ -94,7 +94,7 @@ static void longrope_goes_by_the_rows_then_by_the_cache(void)
     EXPECT_NEAR(second_of(65, 0, 64), 1.9, 1e-12);
     EXPECT_NEAR(second_of(0, 64, 64), 1.1, 1e-12);
     EXPECT_NEAR(second_of(0, 65, 64), 1.9, 1e-12);
-    EXPECT_NEAR(second_of(64, 80, 64), 1.1, 1e-12); /* samples of a run change nothing that it trains */
+    EXPECT_NEAR(second_of(64, 80, 64), 1.1, 1e-12); /* samples during a run change nothing that is trained */
     EXPECT_NEAR(second_of(80, 64, 64), 1.9, 1e-12);
 }
 

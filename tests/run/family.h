@@ -1,4 +1,4 @@
-/* A fixture of tests/fixtures/families compiled and loaded on the CPU: what the tests of whole programs share. */
+/* Compiles and loads a fixture of tests/fixtures/families on the CPU, for the tests of whole programs. */
 #pragma once
 
 #include "base/log.h"
@@ -35,7 +35,7 @@ __attribute__((unused)) static double max_error(const float *got, const float *w
     double error = 0, scale = 0;
     for (int64_t i = 0; i < n; i++) {
         double d = fabs((double)got[i] - (double)want[i]);
-        if (!(d <= error)) error = d; /* NaN stays */
+        if (!(d <= error)) error = d; /* NaN is kept */
         if (fabs((double)want[i]) > scale) scale = fabs((double)want[i]);
     }
     return error / (scale > 0 ? scale : 1);
@@ -72,7 +72,7 @@ __attribute__((unused)) static const int32_t *fixture_ints(const Family *f, cons
     return t ? t->data : NULL;
 }
 
-/* A text in which each `from` is `to`. */
+/* A copy of the text in which each `from` is replaced by `to`. */
 __attribute__((unused)) static const char *replaced(Arena *arena, const char *text, const char *from, const char *to)
 {
     StrBuf out = {0};
@@ -86,7 +86,7 @@ __attribute__((unused)) static const char *replaced(Arena *arena, const char *te
     return kept;
 }
 
-/* The fixture's config and module, compiled with `options` for `device`, which family_close destroys. norm_dtype: of its norms'
+/* Compiles the fixture's config and module with `options` for `device`; family_close destroys the device. norm_dtype: dtype of norm
  * weights; NULL: the model's. */
 __attribute__((unused)) static void family_open_on(Family *f, const char *name, const char *config_file, CompileOptions *options,
                                                    Device *device, const char *norm_dtype)
@@ -122,7 +122,7 @@ __attribute__((unused)) static void family_open_on(Family *f, const char *name, 
     EXPECT_OK(session_create(f->plan, f->device, &f->session));
 }
 
-/* The CPU with `threads`; or, built with FAMILY_CUDA, the first GPU, without which the test is skipped. */
+/* The CPU with `threads` threads; or, compiled with FAMILY_CUDA, the first GPU. Without a GPU the test is skipped. */
 __attribute__((unused)) static Device *family_device(int threads)
 {
     Device *device = NULL;
@@ -138,7 +138,7 @@ __attribute__((unused)) static Device *family_device(int threads)
     return device;
 }
 
-/* family_open_on that device. */
+/* As family_open_on, with family_device(threads). */
 __attribute__((unused)) static void family_open_mixed(Family *f, const char *name, const char *config_file, CompileOptions *options,
                                                       int threads, const char *norm_dtype)
 {
@@ -160,7 +160,7 @@ __attribute__((unused)) static void family_close(Family *f)
     arena_deinit(&f->arena);
 }
 
-/* Parameter's tensor in the fixture: by its Hugging Face name; adapters under PEFT's prefix. */
+/* The parameter's tensor in the fixture: by its Hugging Face name; adapters have PEFT's prefix. */
 __attribute__((unused)) static const StTensor *family_tensor(const Family *f, const Param *param)
 {
     char name[512];
@@ -168,7 +168,7 @@ __attribute__((unused)) static const StTensor *family_tensor(const Family *f, co
     return st_find(param->is_adapter ? f->adapter : f->weights, name);
 }
 
-/* Numbers of the parameter, which a file's tensor has in its own order. */
+/* The parameter's elements in its own order; the file's tensor may have another. */
 __attribute__((unused)) static float *family_values(Family *f, const Param *param, const StTensor *tensor)
 {
     float *values = arena_array(&f->arena, float, tensor->numel), *turned;
@@ -200,7 +200,7 @@ __attribute__((unused)) static void family_load(Family *f)
     }
 }
 
-/* A batch of `rows` rows from tokens, labels and so on of B x T, beginning at row `first`. */
+/* Writes `rows` rows, from row `first` on, of tokens, labels and so on with B x T elements. */
 __attribute__((unused)) static void family_batch(Family *f, const int32_t *ids, const int32_t *labels, const int32_t *positions,
                                                  const int32_t *doc_start, int first, int rows, float inv_tokens, int64_t step)
 {
@@ -254,14 +254,14 @@ __attribute__((unused)) static void use_adapter(const char *family, CompileOptio
     options->lora.num_targets = (int)targets->count;
 }
 
-/* A train step on the fixture's rows for it; returns the loss. */
+/* A train step on the fixture's rows of that step; returns the loss, and the gradient norm in *norm. */
 __attribute__((unused)) static double step_once(Family *f, int step, double *norm)
 {
     static const char *const what[] = {"steps.ids", "steps.labels", "steps.position_ids", "steps.doc_start"};
     const int32_t           *data[4];
     for (int i = 0; i < 4; i++) data[i] = fixture_ints(f, what[i]) + (size_t)step * FAMILY_TOKENS;
     float inv = 1.0f / (float)count_labels(data[1], FAMILY_TOKENS), loss, norm2, applied;
-    /* Two micro-steps of one row each, when the plan's batch is one. */
+    /* If the plan's batch is one row, two micro-steps of one row each. */
     int rows = (int)plan_micro(f->plan, 0, 2)->spec.batch;
     for (int first = 0; first < FAMILY_B; first += rows) {
         family_batch(f, data[0], data[1], data[2], data[3], first, rows, inv, step);
@@ -279,7 +279,7 @@ __attribute__((unused)) static double step_once(Family *f, int step, double *nor
     return (double)loss;
 }
 
-/* Rows of a program with a cache go on at `position`, each in pages of its own; no token is chosen. */
+/* Rows of a program with a cache continue at `position`, each in its own pages; no token is chosen. */
 static __attribute__((unused)) void family_place(Family *f, const Program *program, int64_t position)
 {
     int64_t rows = program->spec.batch, cols = graph_find(program->graph, "pages")->type.dim[1];

@@ -1,5 +1,5 @@
-/* Prefill and decode: logits of every position against transformers in fp64, whether computed in one chunk, several, or token by
- * token from the KV cache. */
+/* Prefill and decode: logits of every position compared with transformers in fp64, computed in one chunk, in several, or token by token
+ * with the KV cache. */
 #include "family.h"
 
 static void run_rows(Family *f, const Program *program, const int32_t *ids, int chunk, int position, const int32_t *row)
@@ -7,7 +7,7 @@ static void run_rows(Family *f, const Program *program, const int32_t *ids, int 
     int32_t tokens[FAMILY_TOKENS], positions[FAMILY_TOKENS];
     for (int b = 0; b < FAMILY_B; b++) {
         for (int t = 0; t < chunk; t++) {
-            /* What lies behind the text is padding that no true token sees. */
+            /* Tokens after the text are padding, which no token of the text attends. */
             tokens[b * chunk + t] = position + t < FAMILY_T ? ids[b * FAMILY_T + position + t] : 0;
             positions[b * chunk + t] = position + t;
         }
@@ -50,7 +50,7 @@ static void check_family(const char *name, int chunk, uint32_t no_fuse)
             check_logits(&f, plan_program(f.plan, &entry_prefill), want, position + t);
         }
     }
-    /* Again from the 10th token, one by one: the cache holds the others. */
+    /* Again from the 10th token on, one by one: the cache holds the tokens before. */
     for (int position = 10; position < FAMILY_T; position++) {
         run_rows(&f, plan_program(f.plan, &entry_decode), ids, 1, position, NULL);
         check_logits(&f, plan_program(f.plan, &entry_decode), want, position);
@@ -101,7 +101,7 @@ static void write_ints(Family *f, const char *name, const int32_t *values, int64
     EXPECT_OK(session_write(f->session, name, values, (size_t)count * sizeof *values));
 }
 
-/* What a program gives for tokens that are the same in every session: at most ROWS * FAMILY_V or FAMILY_TOKENS numbers. */
+/* Runs a program on tokens that are the same in every session; out has at most ROWS * FAMILY_V or FAMILY_TOKENS elements. */
 static void run_shape(Family *f, const Program *program, int64_t position, float *out)
 {
     int64_t     cells = program->spec.batch * program->spec.seq;
@@ -123,7 +123,7 @@ static void run_shape(Family *f, const Program *program, int64_t position, float
     EXPECT_OK(session_output(f->session, program, output, out, (size_t)bytes));
 }
 
-/* The text of rows 0 to batch, in runs one behind the other. */
+/* Runs the text of rows 0 to batch - 1 in consecutive runs. */
 static void run_text(Family *f, const Program *program, float *out)
 {
     int64_t runs = program->spec.entry == &entry_eval ? 1 : FAMILY_T / program->spec.seq;
@@ -136,7 +136,7 @@ static void each_shape_gives_what_it_gives_alone(void)
     size_t bytes = sizeof(float) * FAMILY_T * ROWS * FAMILY_V;
     float *together = malloc(bytes), *alone = malloc(bytes);
     open_shapes(&f, shapes, NUM_SHAPES);
-    EXPECT_INT(f.plan->num_programs, NUM_SHAPES + 1); /* and what loads them */
+    EXPECT_INT(f.plan->num_programs, NUM_SHAPES + 1); /* and the load program */
     for (int i = 0; i < NUM_SHAPES; i++) {
         Family         g;
         const Program *program = plan_program_of(f.plan, shapes[i].entry, shapes[i].batch, shapes[i].seq);
@@ -164,7 +164,7 @@ static void each_shape_gives_what_it_gives_alone(void)
     free(alone);
 }
 
-/* Each lasting value once, as large as the largest program needs it; of activations and scratch the largest of one program. */
+/* Each lasting value exists once, as large as the largest program needs it; activations and scratch take what the largest program needs. */
 static void shapes_share_all_memory(void)
 {
     Family  f;
@@ -182,13 +182,13 @@ static void shapes_share_all_memory(void)
         if (place->region == REGION_INPUTS) inputs += (place->bytes + 255) / 256 * 256;
         if (place->region == REGION_CACHE) cache += (place->bytes + 255) / 256 * 256;
     }
-    most[REGION_INPUTS] = inputs; /* those of a kind alone and those of all */
+    most[REGION_INPUTS] = inputs; /* inputs of one kind of program, and inputs of all */
     for (int r = 0; r < REGION_COUNT; r++) EXPECT_INT(f.plan->region_bytes[SPACE_DEVICE][r], most[r]);
     EXPECT_INT(f.plan->region_bytes[SPACE_DEVICE][REGION_CACHE], cache);
     family_close(&f);
 }
 
-/* A text begun with one program goes on with another; a run of fewer rows goes on with the first ones. */
+/* A text that was begun with one program continues with another; a run of fewer rows continues the first rows. */
 static void a_text_goes_on_in_another_shape(void)
 {
     Family         f;
@@ -219,7 +219,7 @@ static void a_text_goes_on_in_another_shape(void)
     family_close(&f);
 }
 
-/* The same shape twice could not be told apart. */
+/* Programs of the same shape couldn't be told apart. */
 static void a_shape_is_asked_for_once(void)
 {
     Family         f;

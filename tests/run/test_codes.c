@@ -1,5 +1,5 @@
-/* Conversions of numbers in kernels are those of dtype_encode and dtype_decode, which are compared with ml_dtypes: every code, and a
- * million random floats of each format; TEST_LONG=1, or on a GPU: a hundred million. */
+/* Conversions in kernels equal dtype_encode and dtype_decode, which other tests compare with ml_dtypes: every code, and a million random
+ * floats in each format. TEST_LONG=1, or on a GPU: a hundred million. */
 #include "ops/lowbit/fp8.h"
 #include "random_float.h"
 #include "text_run.h"
@@ -51,7 +51,7 @@ static uint64_t num_floats(void)
 #endif
 }
 
-/* Numbers of at most `most`, each block's or tile's first one of that magnitude, so that its scale is 1. */
+/* Limits magnitudes to `most`; the first element of each block or tile has that magnitude, so that its scale is 1. */
 static void limit(float *x, float most, int block, int rows)
 {
     int exponent;
@@ -61,7 +61,7 @@ static void limit(float *x, float most, int block, int rows)
     }
 }
 
-/* codes of x by a kernel against those of dtype_encode; not finite: what the kernel has for it, NaN. */
+/* Compares a kernel's codes of x with those of dtype_encode. Where x isn't finite, the kernel's code must be NaN. */
 static void compare(DType dtype, const float *x, const uint8_t *got, int64_t begin)
 {
     static uint8_t want[NUMEL];
@@ -96,7 +96,7 @@ static void check_batch(Run *r, Kernel kernel, DType dtype, float *x)
     int scales = kernel == KERNEL_TILES ? 64 : kernel == KERNEL_NVFP4 ? 1 : 0;
     if (scales) EXPECT_OK(session_output(r->session, r->program, "scale", scale, (size_t)scales * sizeof *scale));
     for (int i = 0; i < scales; i++) EXPECT(scale[i] == 1);
-    compare(dtype, x, codes, kernel == KERNEL_NVFP4 ? 16 : 0); /* the first block has a scale of its own */
+    compare(dtype, x, codes, kernel == KERNEL_NVFP4 ? 16 : 0); /* the first block has its own scale */
 }
 
 static void check_codes(const char *text, Kernel kernel, DType dtype)
@@ -140,7 +140,7 @@ static bool same_number(float a, float b)
     return isnan(a) ? isnan(b) : memcmp(&a, &b, sizeof a) == 0;
 }
 
-/* Of NVFP4 every code under every scale. */
+/* In NVFP4, every code under every scale. */
 static void every_code_has_dtype_s_value(void)
 {
     uint8_t     codes[256], small[256 * 8];

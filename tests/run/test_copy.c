@@ -1,5 +1,5 @@
-/* Programs that keep values in the host's memory: weights that are copied in at use and results that are copied out and in again, on
- * streams of their own, give the bits of a program without copies. */
+/* Programs that keep values in the host's memory give the bits of a program without copies. Weights are copied in at use; results are
+ * copied out and in again, on separate streams. */
 #include "base/philox.h"
 #include "text_run.h"
 
@@ -17,7 +17,7 @@ static const char plain[] = "graph \"plain\"\n"
                             "output y = y\n"
                             "output d.x = d.x\n";
 
-/* A result is kept in lasting memory of the host, another in the program's. */
+/* One result is kept in lasting host memory, another in the program's host memory. */
 static const char copies[] = "graph \"copies\"\n"
                              "input x: bf16[16,64]\n"
                              "input dy: bf16[16,64]\n"
@@ -38,7 +38,7 @@ static const char copies[] = "graph \"copies\"\n"
                              "output y = out\n"
                              "output d.x = d.x\n";
 
-/* Codes of 8 and 4 bits, and whole numbers. */
+/* Codes of 8 and 4 bits, and integers. */
 static const char codes[] = "graph \"codes\"\n"
                             "input e: e4m3[3,10]\n"
                             "input n: nf4[3,10]\n"
@@ -53,7 +53,7 @@ static const char codes[] = "graph \"codes\"\n"
                             "output n = n.in\n"
                             "output i = i.in\n";
 
-/* Numbers of either type that depend on the name alone. */
+/* Fills entries with values that depend only on their name. */
 static void fill(Run *r, bool floats)
 {
     for (int i = 0; i < r->plan->num_entries; i++) {
@@ -79,7 +79,7 @@ static void copies_leave_the_bits(void)
         Run r;
         run_open(&r, texts[t]);
         fill(&r, true);
-        for (int turn = 0; turn < 1 + 2 * t; turn++) { /* replayed, it gives them again */
+        for (int turn = 0; turn < 1 + 2 * t; turn++) { /* a replay gives the same */
             EXPECT_OK(session_run(r.session, r.program));
             for (int i = 0; i < 2; i++) {
                 EXPECT_OK(session_output(r.session, r.program, outputs[i], t ? got : want[i], BYTES));

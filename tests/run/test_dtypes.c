@@ -1,5 +1,5 @@
-/* Gradients, weights and adapters of mixed types: sums of many micro-steps' gradients, fp32 norms beside bf16 matrices, fp32
- * adapters over a bf16 base. */
+/* Gradients, weights and adapters with mixed dtypes: sums of gradients over many micro-steps, fp32 norms in a bf16 model, fp32 adapters
+ * over a bf16 base. */
 #include "base/philox.h"
 #include "family.h"
 
@@ -21,7 +21,8 @@ static void use_lora(CompileOptions *options)
     options->train_base = false;
 }
 
-/* Micro-step `step`: one of the four rows of the fixture's `plain` and `packed` batches, its loss scaled by a number of its own. */
+/* Runs micro-step `step`: one of the four rows of the fixture's `plain` and `packed` batches, its loss scaled by a factor that depends on
+ * the step. */
 static void run_micro_step(Family *f, int step, const Program *program)
 {
     static const char *const what[2][4] = {{"plain.ids", "plain.labels", "plain.position_ids", "plain.doc_start"},
@@ -33,7 +34,7 @@ static void run_micro_step(Family *f, int step, const Program *program)
     EXPECT_OK(session_run(f->session, program));
 }
 
-/* Adds all gradients, parameter after parameter in the order of the plan. */
+/* Adds all gradients to `sum`, parameters in the plan's order. */
 static void add_gradients(Family *f, double *sum)
 {
     for (int i = 0; i < f->plan->num_trained; i++) {
@@ -52,7 +53,7 @@ static void add_gradients(Family *f, double *sum)
     }
 }
 
-/* Every weight from its place in the list of parameters. */
+/* Each weight's values depend on its index in the list of parameters. */
 static void fill_weights(Family *f)
 {
     for (int i = 0; i < f->plan->num_params; i++) {
@@ -64,8 +65,8 @@ static void fill_weights(Family *f)
     }
 }
 
-/* |what memory holds after `steps` micro-steps - fp64 sum of the same| / |sum|. What a micro-step adds doesn't depend on what is
- * there: each is measured alone first. */
+/* |memory after `steps` micro-steps - fp64 sum of their gradients| / |sum|. A micro-step's gradient doesn't depend on the contents of the
+ * memory: each is measured alone first. */
 static double sum_error(const char *family, bool lora, bool fp32_grads, int steps)
 {
     CompileOptions options = bf16_options();
@@ -107,7 +108,7 @@ static void fp32_sums_keep_what_bf16_sums_lose(void)
         }
 }
 
-/* Ten steps near the fixture's in fp64; *norm: the last. */
+/* Ten steps must be near the fixture's fp64 steps; *norm: the last norm. */
 static void check_steps(Family *f, const char *losses_name, double *norm)
 {
     float *losses = fixture_floats(f, losses_name, NULL);
@@ -125,7 +126,7 @@ static DType dtype_of(const Family *f, const char *prefix, const Param *param)
     return plan_find(f->plan, name)->type.dtype;
 }
 
-/* Weights around 1 alone: "norm_dtype" finds them by that. */
+/* Whether norm weights are around 1: only those are found by "norm_dtype". */
 static bool has_plain_norms(const char *family)
 {
     return strcmp(family, "gpt2") != 0 && strncmp(family, "gemma", 5) != 0;
@@ -155,7 +156,7 @@ static void fp32_norms_train_beside_bf16_matrices(void)
         for (int64_t k = 0; k < f.plan->trained_numel; k++) squares += grads[k] * grads[k];
         EXPECT_NEAR(norm, sqrt(squares), 1e-5 * norm);
         free(grads);
-        for (int k = 0; k < f.plan->num_trained; k++) { /* to values that bf16 doesn't have */
+        for (int k = 0; k < f.plan->num_trained; k++) { /* sets values that bf16 can't represent */
             const Param *param = f.plan->trained_params[k];
             float        weights[64];
             if (param->init != INIT_ONES) continue;
@@ -167,7 +168,7 @@ static void fp32_norms_train_beside_bf16_matrices(void)
     }
 }
 
-/* As PEFT under autocast: masters, gradients and moments in fp32, products in bf16. */
+/* As PEFT under autocast: master weights, gradients and moments in fp32, products in bf16. */
 static void fp32_adapters_train_over_a_bf16_base(void)
 {
     for (int i = 0; i < NUM_FAMILIES; i++) {
@@ -200,12 +201,12 @@ static void fp32_adapters_train_over_a_bf16_base(void)
     }
 }
 
-/* Squares of the distances from the truth, of ours and of PEFT's. */
+/* Squared distances from the fp64 result, for ours and for PEFT's. */
 typedef struct Distances {
     double ours, pefts;
 } Distances;
 
-/* Adds `n` numbers of ours, which the file has as FAMILY.truth.NAME and FAMILY.peft.NAME. */
+/* Adds the distances of `n` values of ours; the file has FAMILY.truth.NAME and FAMILY.peft.NAME. */
 static void add_distances(Distances *sum, Arena *arena, const StFile *file, const char *family, const char *name, const float *ours,
                           int64_t n)
 {
@@ -222,7 +223,7 @@ static void add_distances(Distances *sum, Arena *arena, const StFile *file, cons
     }
 }
 
-/* Both round the same things to bf16, to 2^-8 of each at most, but sum them in other orders. */
+/* Both round the same values to bf16, each by at most 2^-8, but sum them in different orders. */
 static void expect_as_near(const char *family, const char *what, Distances d)
 {
     double most = 1.5;
@@ -230,7 +231,7 @@ static void expect_as_near(const char *family, const char *what, Distances d)
         test_fail(__FILE__, __LINE__, "%s: %s are off by %.3g, PEFT's by %.3g", family, what, sqrt(d.ours), sqrt(d.pefts));
 }
 
-/* Of the packed batch. */
+/* Checks the packed batch. */
 static void check_batch(Family *f, const char *family, const StFile *file, Distances *losses)
 {
     static const char *const what[] = {"packed.ids", "packed.labels", "packed.position_ids", "packed.doc_start"};
@@ -252,7 +253,7 @@ static void check_batch(Family *f, const char *family, const StFile *file, Dista
     expect_as_near(family, "gradients", grads);
 }
 
-/* PEFT's own arrangement in numbers, and in fp64 from the same bf16 base: ours is no further from that than PEFT's.
+/* The dtypes of PEFT's setup, compared with fp64 from the same bf16 base: our result is no further from fp64 than PEFT's.
  * tests/oracle/make_mixed_types.py wrote both. */
 static void fp32_adapters_are_as_true_as_pefts(void)
 {

@@ -1,5 +1,5 @@
-/* Every shipped family against transformers and PEFT in fp64: losses, gradients, trajectories, with and without fusions and
- * recomputation, by fixtures that tests/oracle/make_families.py wrote. */
+/* Every shipped family, compared with transformers and PEFT in fp64: losses, gradients, trajectories, with and without fusions and
+ * recomputation. tests/oracle/make_families.py wrote the fixtures. */
 #include "family.h"
 
 static CompileOptions train_options_of(int64_t batch)
@@ -22,7 +22,7 @@ static void name_of(char out[128], const char *prefix, const char *which, const 
     snprintf(out, 128, "%s%s.%s", prefix, which, what);
 }
 
-/* One micro-step on the fixture's `plain` or `packed` batch; returns the loss. */
+/* Runs one micro-step on the fixture's `plain` or `packed` batch; returns the loss. */
 static float run_batch(Family *f, const char *prefix, const char *which)
 {
     char                     name[4][128];
@@ -38,7 +38,7 @@ static float run_batch(Family *f, const char *prefix, const char *which)
     return loss;
 }
 
-/* Each trained parameter's gradient against the fixture's. */
+/* Compares each trained parameter's gradient with the fixture's. */
 static void check_gradients(Family *f, const char *prefix, double tolerance)
 {
     char name[512];
@@ -105,7 +105,7 @@ static void gradients_match_without_fusions(void)
     }
 }
 
-/* Gradients of the packed batch as floats, one parameter after another; the weights are the fixture's rounded to bf16. */
+/* Gradients of the packed batch as floats, one parameter after another. The weights are the fixture's, rounded to bf16. */
 static float *rounded_gradients(const char *family, bool lora, DType dtype, float *loss, int64_t *out_n)
 {
     CompileOptions options = train_options();
@@ -134,7 +134,7 @@ static float *rounded_gradients(const char *family, bool lora, DType dtype, floa
     return grads;
 }
 
-/* bf16 storage against fp32 from the same weights: what remains is the rounding of activations and gradients. PyTorch's own bf16
+/* bf16 storage compared with fp32 from the same weights: the difference is the rounding of activations and gradients. PyTorch's own bf16
  * differs from its fp32 by 0.016 to 0.028 on these models. */
 static void bf16_storage_stays_near(void)
 {
@@ -165,7 +165,7 @@ static float *flat_gradients(Family *f, int64_t *n)
 
 static void recomputing_gives_equal_bits(void)
 {
-    static char tuning[1 << 20]; /* the kernels a GPU chose by measuring: it might choose others the next time */
+    static char tuning[1 << 20]; /* the kernels that a GPU chose by measuring: a second run might choose others */
     for (int i = 0; i < NUM_FAMILIES; i++) {
         for (int lora = 0; lora < 2; lora++) {
             float  *plain = NULL;

@@ -1,5 +1,5 @@
-/* The loss is right: it and the gradient norm don't depend on how the same documents are laid out: 8x1, 4x2, 1x8 (micro-batch x
- * accumulation), padded or packed, in any order; with LoRA dropout, and with documents that have no trained token. */
+/* The loss and the gradient norm don't depend on the layout of the documents: 8x1, 4x2, 1x8 (micro-batch x accumulation), padded or packed,
+ * in any order. Also with LoRA dropout, and with documents that have no trained token. */
 #include "base/philox.h"
 #include "family.h"
 
@@ -53,7 +53,7 @@ static void put_doc(Rows *r, int row, int at, const Doc *doc, int id)
     }
 }
 
-/* Document d in row d, padded. */
+/* Document d is row d, padded. */
 static Rows padded(Arena *arena, const Doc *docs)
 {
     Rows r = rows_create(arena, NUM_DOCS, MAX_LEN);
@@ -61,7 +61,7 @@ static Rows padded(Arena *arena, const Doc *docs)
     return r;
 }
 
-/* First fit into longer rows, last document first: another order, too. */
+/* First fit into longer rows, from the last document on: the order differs too. */
 static Rows packed(Arena *arena, const Doc *docs)
 {
     Rows r = rows_create(arena, NUM_DOCS, PACKED_LEN);
@@ -102,7 +102,7 @@ static void run_layout(const char *family, bool lora, const Rows *r, int micro_b
         options.train_base = false;
     }
     family_open(&f, family, "config.json", &options, 2);
-    if (lora) { /* the fixture's adapter has its own targets: fill every weight by its name instead */
+    if (lora) { /* the fixture's adapter has other targets: every weight is filled by its name instead */
         for (int i = 0; i < f.plan->num_params; i++) {
             const Param *param = f.plan->params[i];
             int64_t      n = type_numel(&param->type);

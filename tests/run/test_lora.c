@@ -1,5 +1,5 @@
-/* Adapters on one input as one product (fusion `lora`) give the losses and gradients that each alone gives: for subsets of the
- * targets, any scale, recomputed, accumulated over micro-steps, with tied heads, with dropout. */
+/* Adapters on one input as one product (fusion `lora`) give the same losses and gradients as separate products: for subsets of the targets,
+ * any scale, recomputed, accumulated over micro-steps, with tied heads, with dropout. */
 #include "base/philox.h"
 #include "family.h"
 
@@ -10,7 +10,7 @@ typedef struct Case {
     double      dropout;
     bool        rslora, accumulate;
     uint32_t    recompute;
-    int         adds; /* lora_add nodes a layer; 0: none at all */
+    int         adds; /* number of lora_add nodes per layer; 0: none at all */
 } Case;
 
 static const Case cases[] = {
@@ -30,7 +30,7 @@ static const Case cases[] = {
     {.what = "dropout", .targets = {"all-linear"}, .num_targets = 1, .r = 4, .dropout = 0.25, .adds = 0},
 };
 
-/* Every weight from its name, so that it doesn't depend on where the parameter lies. */
+/* Every weight's values depend on its name, not on the parameter's index. */
 static void fill_by_name(Family *f)
 {
     for (int i = 0; i < f->plan->num_params; i++) {
@@ -51,7 +51,7 @@ static int count_nodes(const Family *f, const OpDef *op)
     return count;
 }
 
-/* Loss of the packed batch; gradients stay in the session. */
+/* Returns the loss of the packed batch; the gradients stay in the session. */
 static float run(Family *f, const char *family, const Case *c, bool fused)
 {
     CompileOptions options = compile_defaults();
@@ -117,12 +117,12 @@ static void compare(const char *family, const Case *c)
     family_close(&plain);
 }
 
-/* Families that have Llama's linear layers. */
+/* Families with the linear layers of Llama. */
 static void fused_is_unfused(void)
 {
     static const struct {
         const char *name;
-        bool        tied; /* the head is the embedding: no layer of its own */
+        bool        tied; /* the head is the embedding, not a linear layer */
     } families[] = {{"llama", false}, {"llama3", true}, {"qwen3", true}, {"qwen3_untied", false}, {"qwen2", true}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
         for (size_t k = 0; k < sizeof families / sizeof families[0]; k++)

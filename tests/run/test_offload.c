@@ -1,5 +1,5 @@
-/* What waits in the host's memory gives the bits of what lies on the device: losses, weights and what the optimizer keeps, for every
- * option and all together, over rules, formats and recomputation. */
+/* Keeping tensors in the host's memory changes no bit: losses, weights and optimizer states, for every offload option and all together,
+ * with several rules, formats and recomputation. */
 #include "base/philox.h"
 #include "family.h"
 #include "passes/precision.h"
@@ -192,7 +192,7 @@ static void expect_same(Trained *a, Trained *b, const char *what)
     }
 }
 
-/* No two launches of a program race for the bytes that they touch. */
+/* No two launches of a program race on the bytes that they touch. */
 static void expect_ordered(Trained *t, const char *what)
 {
     for (int i = 0; i < t->plan->num_programs; i++) {
@@ -204,7 +204,7 @@ static void expect_ordered(Trained *t, const char *what)
     }
 }
 
-/* Whether anything of the case waits on the host. */
+/* Whether the case keeps anything on the host. */
 static bool moves(const Case *c, uint32_t offload)
 {
     bool codes = c->lora && (c->format || c->forward == DT_E4M3);
@@ -219,7 +219,7 @@ static void every_option_leaves_the_bits(void)
         CompileOptions options = options_of(&cases[i]);
         Trained        plain, moved;
         train(&plain, &cases[i], &options);
-        EXPECT_INT(plan_host_bytes(plain.plan) < 1024, true); /* results of steps alone */
+        EXPECT_INT(plan_host_bytes(plain.plan) < 1024, true); /* only the steps' results */
         for (int k = 0; k < OFFLOAD_COUNT + 2; k++) {
             const char *what = arena_printf(&plain.arena, "%s, offload %s", cases[i].name, k < OFFLOAD_COUNT ? offload_name(k) : "all");
             options.offload = k < OFFLOAD_COUNT ? 1u << k : ALL;

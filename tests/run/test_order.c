@@ -1,6 +1,6 @@
-/* Waits of programs on several streams: random programs go through placing and emitting; then they are right whole, and wrong with any
- * one wait taken out, by two judges that share nothing: order_check, which compares bytes, and runs in random orders that fill dead
- * memory with NaN and compare results with those of program order. */
+/* Waits of programs on several streams. Random programs go through `place` and `emit`: they must be right as they are, and wrong with any
+ * single wait removed. Two independent judges decide: order_check, which compares bytes, and runs in random orders, which fill dead memory
+ * with NaN and compare results with those of program order. */
 #include "passes/layout.h"
 #include "passes/pass.h"
 #include "run/order.h"
@@ -25,7 +25,7 @@ static uint32_t draw(Random *r, uint32_t below)
     return philox4x32(r->count++, 0, 0, r->key, 77).v[0] % below;
 }
 
-/* A program compiled for the CPU, and what is needed to run it in any order. */
+/* A program compiled for the CPU, with everything needed to run it in any order. */
 typedef struct Case {
     Arena       arena;
     Device     *cpu;
@@ -46,11 +46,11 @@ typedef struct Maker {
     Value  *live[MAX_LIVE];
     bool    read[MAX_LIVE];
     int     num_live;
-    Value  *states[NUM_STATES]; /* newest versions */
+    Value  *states[NUM_STATES]; /* newest version of each state */
     Value  *weight;
 } Maker;
 
-/* The new value takes a free place or that of one that was read. */
+/* Keeps the new value in a free slot, or in the slot of a value that was read. */
 static void keep(Maker *m, Value *value)
 {
     int at = m->num_live;
@@ -77,11 +77,11 @@ static void add_random_node(Maker *m)
     Node *node;
     m->graph->layer = -1;
     uint32_t kind = draw(m->random, 8), state = draw(m->random, NUM_STATES);
-    if (kind == 0) { /* a state goes on: its readers before must be through */
+    if (kind == 0) { /* a new version of a state: readers of the version before must have run */
         Value *in[] = {m->states[state], pick(m), m->weight};
         EXPECT_OK(graph_add_node(m->graph, &op_linear_add, NULL, "state", in, 3, ~0u, &node));
         m->states[state] = node->out[0];
-    } else if (kind == 1) { /* scratch is used */
+    } else if (kind == 1) { /* uses scratch memory */
         Value *in[] = {pick(m), m->weight};
         EXPECT_OK(graph_add_node(m->graph, &op_linear, NULL, "linear", in, 2, ~0u, &node));
         keep(m, node->out[0]);
@@ -156,12 +156,13 @@ static void *address_of(Case *c, const Value *value)
     int64_t offset;
     Value  *root = value_root((Value *)value, &offset);
     if (root->kind != VALUE_ACTIVATION) return session_pointer(c->session, root->name);
-    const Launch *launch = c->program->launches; /* the one that makes it */
+    const Launch *launch = c->program->launches; /* the launch that makes it */
     while (launch->node != root->producer) launch++;
     return launch->args.out[root->out_index].data;
 }
 
-/* Launches that touch each activation and have not run; memory of one with none left is dead, unless the result took it over. */
+/* left: for each activation, the number of launches that touch it and haven't run. Memory of an activation with none left is dead, unless
+ * the result took it over. */
 static void bury(Case *c, int *left, int launch)
 {
     const Node *node = c->program->launches[launch].node;
@@ -204,8 +205,8 @@ static bool is_ready(const Launch *launch, const bool *done)
     return true;
 }
 
-/* The next launch: of a random stream among those that are ready; in every second order streams have ranks, and the first that can
- * run does. random NULL: program order. */
+/* The next launch: of a random stream among those whose next launch is ready. In every second order streams have ranks, and the first ready
+ * one runs. random NULL: program order. */
 static int choose(const Case *c, const bool *done, Random *random, const int *ranks)
 {
     int head[STREAM_COUNT], ready[STREAM_COUNT], num_ready = 0;
@@ -255,7 +256,7 @@ static void read_outputs(Case *c, float *out)
         memcpy(out + i * ROWS * COLS, address_of(c, c->program->graph->outputs[i].value), sizeof(float) * ROWS * COLS);
 }
 
-/* Whether any of ORDERS orders gives other bits than `want`. */
+/* Whether any of ORDERS random orders gives other bits than `want`. */
 static bool orders_differ(Case *c, const float *want, float *got, uint32_t key)
 {
     for (uint32_t i = 0; i < ORDERS; i++) {
@@ -286,7 +287,7 @@ static bool is_implied(Case *c, int launch, int stream)
     return implied;
 }
 
-/* Explicit edges (`after`) need not guard any memory. */
+/* Whether the wait guards memory: explicit edges (`after`) need not. */
 static bool guards_memory(Case *c, int launch, int stream)
 {
     const Node *node = c->program->launches[launch].node;
@@ -363,8 +364,7 @@ static void removed_waits_are_seen_by_runs_in_random_orders(void)
     judge(1, programs ? (uint32_t)atoi(programs) : 30, true);
 }
 
-/* Launches that make more values than there are launches: what is copied in may start before `a` is over, and nothing else that comes
- * later. */
+/* Launches with more results than launches: the copy in may start before `a` has ended, but nothing later may. */
 static void a_life_beside_another_stream_ends_with_what_may_start_in_it(void)
 {
     static const char text[] = "graph \"case\"\n"

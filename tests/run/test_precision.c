@@ -1,5 +1,5 @@
-/* The FP8 recipe in whole programs: its scales follow the formula, its gradients those of bf16, and neither recomputation nor micro-batches
- * change what they are. */
+/* The FP8 recipe in whole programs: its scales follow the formula, its gradients those of bf16, and neither recomputation nor the number of
+ * micro-batches changes them. */
 #include "base/philox.h"
 #include "family.h"
 #include "ops/lowbit/fp8.h"
@@ -28,7 +28,7 @@ static CompileOptions make_options(bool fp8, int64_t rows)
     return options;
 }
 
-/* Weights of a new run, adapters of one that has begun: the fixture's are larger than those of any model. */
+/* Weights of a new run, and adapters as after some training; the fixture's values are larger than those of any real model. */
 static Status new_values(void *context, const Param *param, int64_t first, int64_t count, float *out)
 {
     float std = param->is_adapter ? 0.1f : param->init_std, most = std * 1.7320508f;
@@ -50,7 +50,7 @@ static Status facts_with_fp4(Device *device, DeviceFacts *out)
     return OK;
 }
 
-/* A device that says that it multiplies FP4, and does, by its kernels for any. */
+/* A device that reports FP4 products, and computes them with its generic kernels. */
 static Device *device_with_fp4(void)
 {
     static DeviceApi api;
@@ -69,7 +69,7 @@ static void load_new(Family *f)
     EXPECT_OK(session_load(f->session, true, &source));
 }
 
-/* "wide": llama with dims that FP4 is multiplied in; "wide_fp4": on a device that does. */
+/* "wide": llama with dims that allow FP4 products; "wide_fp4": on a device that computes them. */
 static void open_config(Family *f, const char *family, const char *config, CompileOptions *options)
 {
     bool wide = strncmp(family, "wide", 4) == 0;
@@ -85,7 +85,7 @@ static void open_family(Family *f, const char *family, CompileOptions *options)
     open_config(f, family, "config.json", options);
 }
 
-/* Rows [first, first + count) of the four that step `step` trains, drawn anew for each third step. */
+/* Writes rows [first, first + count) of the four that step `step` trains; every third step draws new rows. */
 static void write_rows(Family *f, int step, int first, int count)
 {
     int32_t ids[TOKENS], labels[TOKENS], positions[TOKENS], doc_start[TOKENS] = {0};
@@ -113,7 +113,7 @@ static void calibrate(Family *f, int64_t margin)
     EXPECT_OK(scales_begin(f->session, NULL, margin));
 }
 
-/* The optimizer's part of a step; *out_loss may be NULL. */
+/* Runs the optimizer's program of a step; *out_loss may be NULL. */
 static bool update(Family *f, float *out_loss)
 {
     const Program *program = plan_program(f->plan, &entry_optimizer);
@@ -155,7 +155,7 @@ static double cosine(const float *a, const float *b, int64_t n)
 
 /* ---- scales ---- */
 
-/* Steps with a history of 8, of which one isn't applied; scales against the formula from the recorded values. */
+/* Steps with a history of 8, one of which isn't applied; scales are compared with the formula on the recorded values. */
 static void follow(const char *family, int64_t margin, bool most_recent)
 {
     enum { STEPS = 50, HISTORY = 8, BAD = 21 };
@@ -212,7 +212,7 @@ static void use_lora(CompileOptions *options)
     options->train_base = false;
 }
 
-/* Cosines of the gradients of one step of `other` to those of `family`: of each linear layer, and of all. */
+/* Cosines between the gradients of one step of `other` and of `family`: for each linear layer, and for all together. */
 static void compare_families(const char *family, CompileOptions *bf16, const char *other, CompileOptions *fp8, double least,
                              double least_of_all)
 {
@@ -260,7 +260,7 @@ static void the_first_gradients_are_near_those_of_bf16(void)
     }
 }
 
-/* Layers of the fixture whose dims aren't multiples of 16 stay in bf16, but what they read doesn't. */
+/* Layers of the fixture whose dims aren't multiples of 16 stay in bf16, but the values that they read come from quantised products. */
 static void the_first_gradients_of_nvfp4_are_near_those_of_bf16(void)
 {
     CompileOptions bf16 = make_options(false, 2), nvfp4 = make_nvfp4(2), again;
@@ -283,7 +283,7 @@ static void adapters_have_the_gradients_of_bf16(void)
     }
 }
 
-/* Over a base in FP8 with scales of tiles; unpacked, since tiles of the fixture's packed weights don't line up. */
+/* Options for a base in FP8 with scales of tiles; unpacked, because packed weights of the fixture don't divide into whole tiles. */
 static CompileOptions make_tiles(bool recipe)
 {
     CompileOptions options = make_options(recipe, 2);
@@ -300,8 +300,8 @@ static int count_nodes(const Program *program, const OpDef *op)
     return count;
 }
 
-/* Where the device multiplies FP4, all products of the layers read codes. In fp32 they make the gradients that emulated ones make, in bf16
- * some near them; in full training and over frozen weights, of which codes alone are kept. */
+/* On a device with FP4 products, all products of the layers read codes. In fp32 they give the gradients of emulated products, in bf16
+ * similar ones. Tested in full training and over frozen weights, of which only codes are kept. */
 static void products_by_fp4_codes_have_the_gradients_of_emulated_ones(void)
 {
     for (int lora = 0; lora < 2; lora++) {
@@ -439,7 +439,7 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
 static const OpDef *const makers[] = {&op_rms_norm, &op_add_rms_norm, &op_swiglu, &op_rms_norm_bwd, &op_swiglu_bwd, &op_qkv_norm_rope_bwd};
 enum { ALL_MAKERS = 0x3F };
 
-/* Nothing is quantised by itself but what attention makes. */
+/* Separate quantise nodes read only results of attention. */
 static void expect_codes_with_numbers(const Family *f, int expected)
 {
     int made = 0;
@@ -453,7 +453,7 @@ static void expect_codes_with_numbers(const Family *f, int expected)
     EXPECT_INT(made, expected);
 }
 
-/* Rows of whole blocks; the tiles of packed weights line up. */
+/* Rows of whole blocks; packed weights divide into whole tiles. */
 static void codes_made_with_their_numbers_change_no_bit_when_recomputed(void)
 {
     CompileOptions keep = make_tiles(true), again = keep;
@@ -499,8 +499,8 @@ static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
 {
     enum { STEPS = 50 };
 #ifdef FAMILY_CUDA
-    /* Products of other shapes sum in another order, and a code that this flips is quite another number: on one H200 scales of
-     * gradients differ by up to 6 % after 50 steps. */
+    /* Products of other shapes sum in another order, and a flipped code is a clearly different value: on one H200, scales of gradients
+     * differ by up to 6 % after 50 steps. */
     const float rounding = 0.01f, most_apart = 0.1f;
 #else
     const float rounding = 0, most_apart = 0.02f;
@@ -534,7 +534,7 @@ static void micro_batches_leave_the_first_amax_and_hardly_change_the_rest(void)
     for (int i = 0; i < 3; i++) family_close(&f[i]);
 }
 
-/* The last of 30 losses, packed or not, and in FP4, near that of bf16. */
+/* The last of 30 losses is near that of bf16, packed or not, and in FP4. */
 static void the_loss_is_near_that_of_bf16(void)
 {
     enum { STEPS = 30 };

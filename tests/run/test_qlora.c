@@ -1,19 +1,19 @@
-/* A quantised base computes what the same model does whose weights were quantised and made again beforehand, bit for bit: losses, logits
- * and the adapters' gradients, fused or not, recomputed or not, for any number of threads; and it keeps no other copy of those weights. */
+/* A quantised base gives the same bits as a model whose weights were quantised and dequantised beforehand: losses, logits and the adapters'
+ * gradients, fused or not, recomputed or not, with any number of threads. No other copy of those weights is kept. */
 #include "base/philox.h"
 #include "family.h"
 #include "ops/op_case.h"
 
 typedef struct Case {
     DType               dtype;
-    const WeightFormat *format; /* NULL: the reference */
+    const WeightFormat *format; /* NULL: the reference, with dequantised weights */
     uint32_t            recompute, no_fuse;
     int                 threads;
 } Case;
 
 static const char *const all_linear[] = {"all-linear"};
 
-/* What the format makes of a weight, beforehand. */
+/* Quantises and dequantises a weight beforehand. */
 static void make_again(const WeightFormat *format, const TensorType *type, float *values)
 {
     TensorType      in[NODE_MAX_IN] = {*type}, types[NODE_MAX_IN] = {0};
@@ -33,10 +33,10 @@ static void make_again(const WeightFormat *format, const TensorType *type, float
     op_case_free(&d);
 }
 
-/* Every weight from its name, of a size that differs from row to row. */
+/* Every weight's values depend on its name; magnitudes differ from row to row. */
 typedef struct Source {
-    const WeightFormat *again; /* NULL: as they are */
-    float              *whole; /* of the parameter being read */
+    const WeightFormat *again; /* NULL: unchanged */
+    float              *whole; /* whole weight of the parameter being read */
 } Source;
 
 static Status begin(void *context, const Param *param)
@@ -114,7 +114,7 @@ static void run_case(Family *f, Results *out)
     EXPECT_OK(session_output(f->session, plan_program(f->plan, &entry_prefill), "logits", out->logits, sizeof out->logits));
 }
 
-/* No copy of a quantised weight in another dtype lasts, and none is in the graph but what is made at use. */
+/* No copy of a quantised weight in another dtype lasts; the graph has only copies made at use. */
 static void check_kept(const Family *f, const WeightFormat *format)
 {
     for (int i = 0; i < f->plan->num_params; i++) {
@@ -128,8 +128,8 @@ static void check_kept(const Family *f, const WeightFormat *format)
             EXPECT((node->op == format->dequantise) == ((node->flags & NODE_AT_USE) != 0));
 }
 
-/* A product by codes in int8 multiplies sums by the scales, which the weight made again has in its numbers: rounded apart from it, and in
- * bf16 not rounded to that. Training makes the weight again. */
+/* A product with int8 codes multiplies sums by the scales, whereas a dequantised weight contains them: both are rounded differently, and in
+ * bf16 the weight is rounded once more. Training dequantises the weight. */
 static bool is_near(const Case *c, const float *got, const float *want, int64_t count)
 {
     double error = 0, most = 0, limit = c->dtype == DT_BF16 ? 0x1p-5 : 1e-5;
@@ -164,7 +164,8 @@ static void compare(const char *family, const Case *c)
     family_close(&plain);
 }
 
-/* A fixture whose matrices every format takes: rows of blocks of 16. Of its packed matrices one has members of fewer rows than a tile. */
+/* A fixture whose matrices suit every format: rows are whole blocks of 16. One of its packed matrices has members with fewer rows than a
+ * tile. */
 #define QLORA "../qlora"
 
 static void each_format(const char *family, DType dtype)
@@ -191,7 +192,7 @@ static void in_bf16_too(void)
     for (int i = 0; i < NUM_FAMILIES; i++) each_format(family_names[i], DT_BF16);
 }
 
-/* The recomputed form gives the bits of the other one. */
+/* Recomputing gives the same bits. */
 static void recomputation_changes_no_bit(void)
 {
     static Results one, other;

@@ -1,11 +1,12 @@
-/* Stochastic rounding in every kernel that uses it: the mean of a million roundings of 64 values is within 4 sigma of each. */
+/* Stochastic rounding in every kernel that uses it: for each of 64 values, the mean of a million roundings is within 4 sigma of the
+ * value. */
 #include "base/philox.h"
 #include "ops/vec.h"
 #include "text_run.h"
 
 enum { VALUES = 64, COPIES = 16384, NUMEL = VALUES * COPIES, RUNS = 62 };
 
-/* %1$s: the dtype of what is rounded; in f32 it isn't. */
+/* %1$s: the rounded dtype; with f32 nothing is rounded. */
 static const char adamw[] =
     "graph \"adamw\"\n"
     "state w: %1$s[1048576]\n"
@@ -58,7 +59,7 @@ static const char nvfp4[] = "graph \"nvfp4\"\n"
                             "w: f32[16384,64] = nvfp4_dequantise(q, q.1, q.2) {dtype=f32, transposed=false}\n"
                             "output first = w\n";
 
-/* The values are rows of x, and of w. */
+/* The values are rows of x and of w. */
 static const char nvfp4_transposed[] =
     "graph \"nvfp4_transposed\"\n"
     "state x.rows: f32[64,16384]\n"
@@ -75,14 +76,14 @@ static const char nvfp4_transposed[] =
 /* Value i of the tensor `name`. */
 static float value_of(const char *name, int i)
 {
-    /* scales that e4m3 holds, beside a tensor's number of 1: only then is nothing beyond the largest code */
+    /* block scales that e4m3 holds while the tensor's scale is 1: otherwise values could be beyond the largest code */
     static const float largest[] = {2688, 6, 0.75f, 10.5f};
     Philox4            word = philox4x32((uint32_t)i, 0, 0, 0, philox_name_key(name));
     float              u = 2 * philox_uniform(word.v[0]) - 1;
     if (name[0] == 'x') return i % 16 == 3 ? largest[i / 16] : u * largest[i / 16];
     if (name[0] == 'w') u = ldexpf(u < 0 ? u - 1 : u + 1, i % 8 - 4);
     if (name[0] == 'v') u = 0.01f * u * u;
-    return bf16_to_f32(bf16_from_f32(u)); /* what either dtype begins with */
+    return bf16_to_f32(bf16_from_f32(u)); /* a value that both dtypes hold exactly */
 }
 
 static void set_element(const PlanEntry *entry, void *data, int64_t i)
@@ -95,7 +96,7 @@ static void set_element(const PlanEntry *entry, void *data, int64_t i)
     else if (entry->type.dtype == DT_I32)
         ((int32_t *)data)[i] = (int32_t)i;
     else if (entry->type.dtype == DT_U8)
-        ((uint8_t *)data)[i] = name[0] == 'm' ? 127 : 0; /* zeros */
+        ((uint8_t *)data)[i] = name[0] == 'm' ? 127 : 0; /* codes of zero */
     else if (strcmp(name, "hyper") == 0)
         vec_set(data, DT_F32, i, hyper[i]);
     else if (strcmp(name, "one") == 0 || strcmp(name, "v.rows") == 0)
@@ -107,7 +108,7 @@ static void set_element(const PlanEntry *entry, void *data, int64_t i)
 enum { MOST_ENTRIES = 16 };
 
 typedef struct Images {
-    void *data[MOST_ENTRIES]; /* of the plan's entries; NULL: not written */
+    void *data[MOST_ENTRIES]; /* data of the plan's entries; NULL: not written */
 } Images;
 
 static Images images_make(const Run *r)
@@ -143,7 +144,7 @@ static void run_step(Run *r, Images *images, int64_t index)
 /* ---- the means ---- */
 
 typedef struct Means {
-    double exact[VALUES], sum[VALUES], square[VALUES]; /* of differences from exact */
+    double exact[VALUES], sum[VALUES], square[VALUES]; /* exact; sums of the differences from exact, and of their squares */
 } Means;
 
 static void add_results(Run *r, const char *output, DType dtype, Means *m)
@@ -159,7 +160,7 @@ static void add_results(Run *r, const char *output, DType dtype, Means *m)
     free(data);
 }
 
-/* least: what arithmetic may shift a mean by beside the rounding, of the value. */
+/* least: how far arithmetic, beside rounding, may shift a mean, as a share of the value. */
 static void check_means(const char *name, const Means *m, double least)
 {
     double count = (double)RUNS * COPIES;
@@ -174,7 +175,7 @@ static void check_means(const char *name, const Means *m, double least)
     EXPECT(rounded > VALUES * 3 / 4);
 }
 
-/* Of what is stored as bf16: exact is what is stored as f32. */
+/* Checks outputs stored as bf16; exact values are the outputs of the same text stored as f32. */
 static void check_update(const char *name, const char *text, int num_outputs)
 {
     if (TEST_IS_WATCHED) SKIP("means of many numbers; other tests run these ops");

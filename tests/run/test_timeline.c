@@ -1,4 +1,5 @@
-/* Simulated time: launches of one stream follow one another, those of two overlap but for waits; rates are used where there are any. */
+/* Simulated time: launches of one stream run one after another, launches of two streams overlap except for waits; measured rates are used
+ * if there are any. */
 #include "run/timeline.h"
 
 #include "ops/ops.h"
@@ -43,7 +44,7 @@ static void one_stream_takes_the_sum(void)
 {
     Arena       arena = {0};
     Graph      *graph = graph_create(&arena, "g", op_table, OP_COUNT);
-    DeviceFacts facts = {.bandwidth = 2e9, .launch_seconds = 0.5}; /* no rates: the data sheet */
+    DeviceFacts facts = {.bandwidth = 2e9, .launch_seconds = 0.5}; /* without rates: by the data sheet */
     Launch      launches[] = {work(graph, 2, STREAM_COMPUTE), work(graph, 4, STREAM_COMPUTE)};
     Timeline    t;
     timeline_simulate(&arena, &facts, launches, 2, &t);
@@ -62,7 +63,7 @@ static void power_takes_the_sum_over_streams(void)
     timeline_simulate(&arena, &facts, launches, 3, &t);
     EXPECT_NEAR(t.power_seconds, 3 * SLOW / 2.0, 1e-6);
     EXPECT_NEAR(t.seconds, 3 * SLOW / 2.0, 1e-6);
-    facts.power_bytes = 6e9; /* less than the streams take */
+    facts.power_bytes = 6e9; /* less than the streams would need */
     timeline_simulate(&arena, &facts, launches, 3, &t);
     EXPECT_NEAR(t.seconds, SLOW, 1e-6);
     arena_deinit(&arena);
@@ -79,7 +80,7 @@ static void measured_rates_are_of_one_gpu(void)
     EXPECT(!other.rates && other.link_in == 64e9);
 }
 
-/* A copy of as many GB into the other space. */
+/* A copy of so many GB into the other space. */
 static Launch copy(Graph *graph, int gigabytes, Space from, Space to)
 {
     TensorType type = type_make(DT_U8, 1, (int64_t)gigabytes * 1000000000);
@@ -101,16 +102,16 @@ static void copies_between_spaces_take_the_link(void)
     Timeline    t;
     EXPECT_NEAR(launch_seconds(&facts, &in), 6, 1e-6);
     EXPECT_NEAR(launch_seconds(&facts, &out), 12, 1e-6);
-    EXPECT_NEAR(launch_seconds(&facts, &here), 6, 1e-6); /* read and written */
+    EXPECT_NEAR(launch_seconds(&facts, &here), 6, 1e-6); /* each byte is read and written */
     timeline_simulate(&arena, &facts, both, 3, &t);
     EXPECT_NEAR(t.seconds, 12, 1e-6);
-    facts.link_in = facts.link_out = 0; /* unknown */
+    facts.link_in = facts.link_out = 0; /* the link's speed is unknown */
     facts.bandwidth = 6e9;
     EXPECT_NEAR(launch_seconds(&facts, &in), 1, 1e-6);
     arena_deinit(&arena);
 }
 
-/* A collective of `ranks` ranks: of 4 GB in all. */
+/* A collective of `ranks` ranks over 4 GB in total. */
 static Launch collective(Graph *graph, const OpDef *op, int ranks)
 {
     RanksAttrs     each = {.ranks = ranks};
@@ -123,7 +124,7 @@ static Launch collective(Graph *graph, const OpDef *op, int ranks)
     return (Launch){.node = node, .stream = STREAM_COMM};
 }
 
-/* Each rank sends (n-1)/n of the whole, and receives as much at the same time; a sum for all crosses twice. */
+/* Each rank sends (n-1)/n of the whole and receives as much at the same time; an all-reduce transfers twice that. */
 static void collectives_take_the_links_between_gpus(void)
 {
     Arena       arena = {0};
@@ -136,16 +137,16 @@ static void collectives_take_the_links_between_gpus(void)
     EXPECT_NEAR(launch_seconds(&facts, &gather), 3.25, 1e-6);
     EXPECT_NEAR(launch_seconds(&facts, &scatter), 3.25, 1e-6);
     EXPECT_NEAR(launch_seconds(&facts, &sum), 4.25, 1e-6);
-    EXPECT_NEAR(launch_seconds(&facts, &alone), 8e-3, 1e-6); /* read and written */
+    EXPECT_NEAR(launch_seconds(&facts, &alone), 8e-3, 1e-6); /* each byte is read and written */
     timeline_simulate(&arena, &facts, beside, 2, &t);
     EXPECT_NEAR(t.seconds, 3.25, 1e-6);
     EXPECT(t.busy[STREAM_COMM] > 3 && t.busy[STREAM_COMPUTE] < 1);
-    facts.peer_link = 0; /* unknown */
+    facts.peer_link = 0; /* the link's speed is unknown */
     EXPECT_NEAR(launch_seconds(&facts, &gather), 5e-3, 1e-6);
     arena_deinit(&arena);
 }
 
-/* Of a table on the host a launch reads as much as its cost says. */
+/* From a table on the host, a launch reads as many bytes over the link as its cost says. */
 static void a_few_rows_take_the_link_for_as_much(void)
 {
     Arena       arena = {0};

@@ -1,4 +1,4 @@
-/* A graph's text as a session of one program, on the device of family.h. */
+/* Runs a graph's text as a session of one program, on the device of family.h. */
 #pragma once
 
 #include "family.h"

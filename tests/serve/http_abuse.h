@@ -1,5 +1,5 @@
-/* What a public address gets: malformed requests, slow and vanishing clients, bodies of a gigabyte, too many connections, and no end of
- * short requests. Others must be served meanwhile, and memory and file descriptors come back.
+/* Abuse as on a public address: malformed requests, slow and vanishing clients, bodies of a gigabyte, too many connections, and floods of
+ * short requests. Other clients must be served meanwhile, and memory and file descriptors are released afterwards.
  *
  * The server is one of this process, without a model. TEST_ABUSE_PORT names another one on this machine, TEST_ABUSE_PID its process,
  * TEST_ABUSE_LIMIT its limit of connections, and TEST_ABUSE_BODY is the JSON of a completion that takes long; its times should be short. */
@@ -19,12 +19,12 @@ enum { ABUSE_LIMIT = 32, ABUSE_BODY = 1 << 16, ABUSE_UNSENT = 1 << 16 };
 static AbuseCounts abuse_counts;
 
 typedef struct Abused {
-    Fixture *fixture; /* NULL: another process */
+    Fixture *fixture; /* NULL: the server is another process */
     int      port, pid, limit;
     char     slow_request[4096];
 } Abused;
 
-/* seconds: that a request may take. */
+/* seconds: limit of a request's time. */
 static Abused abused_start(double seconds)
 {
     const char   *port = getenv("TEST_ABUSE_PORT"), *pid = getenv("TEST_ABUSE_PID"), *limit = getenv("TEST_ABUSE_LIMIT");
@@ -68,14 +68,14 @@ static int abused_files(const Abused *self)
     char path[64];
     int  count = 0;
     snprintf(path, sizeof path, "/proc/%d/fd", self->pid);
-    client_sleep(.2); /* the last connection is forgotten before it is closed */
+    client_sleep(.2); /* the server forgets the last connection shortly before closing it */
     DIR *folder = opendir(path);
     while (folder && readdir(folder)) count++;
     if (folder) closedir(folder);
     return count;
 }
 
-/* KiB of a line of /proc/PID/status; -1: not known, or not the server's (a sanitizer keeps what was freed). */
+/* KiB reported by a line of /proc/PID/status; -1: unknown, or not the server's (a sanitizer keeps freed memory). */
 static long abused_memory(const Abused *self, const char *name)
 {
     char path[64], line[256];
@@ -102,7 +102,7 @@ static void expect_memory_within(const Abused *self, long before)
 
 /* ---- others ---- */
 
-/* Somebody else is served, now or once a place is free. */
+/* Another client is served, now or as soon as a connection is free. */
 static void expect_served(const Abused *self)
 {
     double end = client_now() + CLIENT_SECONDS;
@@ -133,7 +133,7 @@ static uint64_t abuse_random(uint64_t *state)
     return *state >> 33;
 }
 
-/* A request in which some bytes were changed, cut out, doubled or replaced by what matters to a reader. */
+/* A request with some bytes changed, removed, doubled or replaced by characters that matter to a reader. */
 static void make_malformed(uint64_t *random, StrBuf *out)
 {
     static const char *const whole[] = {
@@ -195,7 +195,7 @@ static void malformed_requests(void)
         if (i % 500 == 0) expect_served(&self);
     }
     EXPECT_INT(strange, 0);
-    EXPECT(answered > abuse_counts.malformed / 4); /* others end before they say anything */
+    EXPECT(answered > abuse_counts.malformed / 4); /* the other requests are cut so short that no answer comes */
     strbuf_deinit(&text);
     expect_served(&self);
     abused_end(&self);
@@ -210,7 +210,7 @@ static void misbehave(Client *client, const Abused *self, int way)
     static const char begun[] = "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nhello";
     switch (way) {
     case 0:
-        break; /* says nothing */
+        break; /* sends nothing */
     case 1:
         client_send(client, begun, 20);
         break;
@@ -246,7 +246,7 @@ static void slow_and_vanishing_clients(void)
             misbehave(&others[i], &self, i % SLOW_WAYS);
         }
         expect_served(&self);
-        /* Those whose request didn't come in time were dropped; those that wait for an answer weren't. */
+        /* Clients whose request didn't arrive in time were dropped; clients that wait for an answer weren't. */
         if (self.fixture) EXPECT(fixture_has_connections(self.fixture, atomic_load(&self.fixture->waiting)));
         for (int i = 0; i < AT_ONCE; i++) client_close(&others[i]);
     }
@@ -276,7 +276,7 @@ static void gigabytes(void)
         while (sent < (size_t)1 << 30 && client_send(&client, chunk.data, chunk.len)) sent += chunk.len;
         EXPECT(sent < (size_t)1 << 30);
         Reply reply = client_reply(&client, true);
-        EXPECT(reply.status == 413 || reply.status == 0); /* 0: it was reset while it sent */
+        EXPECT(reply.status == 413 || reply.status == 0); /* 0: the connection was reset while it sent */
         reply_clear(&reply);
         client_close(&client);
         expect_still_served(&friend);
@@ -296,7 +296,7 @@ static void connections_beyond_the_limit(void)
     expect_still_served(&friend);
     for (int i = 0; i < most; i++) more[i] = client_open(self.port);
     expect_still_served(&friend);
-    for (int i = self.limit; i < most; i++) { /* the first have the places; they say nothing */
+    for (int i = self.limit; i < most; i++) { /* the first clients hold all connections, and send nothing */
         Reply reply = client_reply(&more[i], true);
         refused += reply.status == 503;
         reply_clear(&reply);

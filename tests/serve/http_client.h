@@ -1,4 +1,4 @@
-/* A plain blocking client of one connection, which can misbehave; its waits end after CLIENT_SECONDS. */
+/* A plain blocking client with one connection, which can misbehave; no wait takes longer than CLIENT_SECONDS. */
 #pragma once
 
 #include "base/strbuf.h"
@@ -16,13 +16,13 @@ enum { CLIENT_SECONDS = TEST_IS_WATCHED ? 60 : 20 };
 
 typedef struct Client {
     int    fd;
-    StrBuf in; /* bytes that came and weren't taken */
+    StrBuf in; /* received bytes that weren't taken yet */
     bool   ended;
 } Client;
 
 typedef struct Reply {
-    int    status; /* 0: none came */
-    bool   closes; /* says so */
+    int    status; /* 0: no answer came */
+    bool   closes; /* the answer has Connection: close */
     StrBuf head, body;
 } Reply;
 
@@ -39,7 +39,7 @@ __attribute__((unused)) static void client_sleep(double seconds)
     nanosleep(&time, NULL);
 }
 
-/* fd is -1 where nobody listens. */
+/* fd is -1 if no server listens. */
 __attribute__((unused)) static Client client_open(int port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -57,7 +57,7 @@ __attribute__((unused)) static void client_close(Client *client)
     *client = (Client){.fd = -1};
 }
 
-/* As a process that dies with bytes unread: the server gets a reset. */
+/* Closes like a process that dies with unread bytes: the server gets a reset. */
 __attribute__((unused)) static void client_reset(Client *client)
 {
     struct linger at_once = {.l_onoff = 1};
@@ -65,7 +65,7 @@ __attribute__((unused)) static void client_reset(Client *client)
     client_close(client);
 }
 
-/* False: the server took no more. */
+/* False: the server took no more bytes. */
 __attribute__((unused)) static bool client_send(Client *client, const char *data, size_t len)
 {
     double end = client_now() + CLIENT_SECONDS;
@@ -88,7 +88,7 @@ __attribute__((unused)) static bool client_puts(Client *client, const char *text
     return client_send(client, text, strlen(text));
 }
 
-/* Waits for more bytes. False: the connection has ended, or the wait has. */
+/* Waits for more bytes. False: the connection ended, or no bytes came in time. */
 __attribute__((unused)) static bool client_more(Client *client, double seconds)
 {
     char          buffer[1 << 14];
@@ -107,7 +107,7 @@ __attribute__((unused)) static void client_take(Client *client, size_t len, StrB
     client->in.len -= len;
 }
 
-/* A line without its end; false: none came. */
+/* Reads a line, without its end; false: no line came. */
 __attribute__((unused)) static bool client_line(Client *client, StrBuf *out)
 {
     for (;;) {
@@ -149,11 +149,11 @@ __attribute__((unused)) static void reply_clear(Reply *reply)
     *reply = (Reply){0};
 }
 
-/* The next answer, whole. has_body false: to a HEAD request. Its status is 0 where it didn't come whole. */
+/* Reads the next answer, whole. has_body false: the answer to a HEAD request. Status 0: it didn't arrive whole. */
 __attribute__((unused)) static Reply client_reply(Client *client, bool has_body)
 {
     Reply reply = {0};
-    do { /* what comes before an answer (100) has no body */
+    do { /* an interim answer (100) has no body */
         size_t before;
         strbuf_clear(&reply.head);
         do {
@@ -183,13 +183,13 @@ __attribute__((unused)) static Reply client_reply(Client *client, bool has_body)
     return reply;
 }
 
-/* Whether the server ended the connection, without more bytes. */
+/* Whether the server closed the connection without sending more bytes. */
 __attribute__((unused)) static bool client_was_closed(Client *client)
 {
     return client->in.len == 0 && !client_more(client, CLIENT_SECONDS) && client->ended;
 }
 
-/* Sends a request and takes its answer. */
+/* Sends a request and reads its answer. */
 __attribute__((unused)) static Reply client_ask(Client *client, const char *request)
 {
     if (!client_puts(client, request)) return (Reply){0};

@@ -1,8 +1,8 @@
 /* A server on a thread of its own, whose handler answers by path:
- *   /echo    the body, as it came                  /what    what was read of the request
+ *   /echo    the body, unchanged                  /what    what was read of the request
  *   /health  "ok"
  *   /keep    waits until the test lets it go       /stream  three parts
- *   /flood   parts without an end, as fast as they are taken
+ *   /flood   parts without an end, as fast as they are read
  * Everything else is 404. */
 #pragma once
 
@@ -18,12 +18,12 @@ typedef struct Fixture {
     HttpServer   *server;
     pthread_t     thread;
     int           port;
-    Status        status;                    /* of http_server_run */
-    HttpExchange *kept[MOST_KEPT], *flooded; /* of the server's thread, and of calls that were posted */
+    Status        status;                    /* status of http_server_run */
+    HttpExchange *kept[MOST_KEPT], *flooded; /* used by the server's thread and by posted calls */
     int           num_kept;
     atomic_int    requests, gone, waiting;
-    atomic_int    refused, refused_status; /* how many were; the status of the last */
-    atomic_int    connections;             /* as the server counts them, when the test asked last */
+    atomic_int    refused, refused_status; /* number of refused requests; status of the last one */
+    atomic_int    connections;             /* number of connections that the server reported last */
 } Fixture;
 
 static Str fixture_part(void)
@@ -112,7 +112,7 @@ static void fixture_refused(void *context, int status, const char *message)
     atomic_fetch_add(&self->refused, 1);
 }
 
-/* Posted: answers all that were kept. */
+/* Posted: answers all requests that were kept. */
 __attribute__((unused)) static void fixture_let_go(void *context)
 {
     Fixture *self = context;
@@ -136,7 +136,7 @@ static void *fixture_run(void *context)
     return NULL;
 }
 
-/* limits: NULL for the default ones. */
+/* limits: NULL for the defaults. */
 __attribute__((unused)) static Fixture *fixture_start(const HttpLimits *limits)
 {
     Fixture          *self = calloc(1, sizeof *self);
@@ -164,7 +164,7 @@ __attribute__((unused)) static void fixture_stop(Fixture *self)
     fixture_join(self);
 }
 
-/* Waits until a counter has a value. */
+/* Waits until a counter has the value. */
 __attribute__((unused)) static bool fixture_wait(atomic_int *counter, int value)
 {
     double end = client_now() + CLIENT_SECONDS;
@@ -172,7 +172,7 @@ __attribute__((unused)) static bool fixture_wait(atomic_int *counter, int value)
     return atomic_load(counter) == value;
 }
 
-/* Waits until the server has so many connections. */
+/* Waits until the server has this number of connections. */
 __attribute__((unused)) static bool fixture_has_connections(Fixture *self, int value)
 {
     double end = client_now() + CLIENT_SECONDS;

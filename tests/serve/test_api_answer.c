@@ -1,4 +1,4 @@
-/* The JSON of answers: whole and streamed say the same; calls of tools; log-probabilities of tokens that are parts of characters. */
+/* The JSON of answers: whole and streamed answers say the same; tool calls; log-probabilities of tokens that are parts of characters. */
 #include "base/json.h"
 #include "serve/api_answer.h"
 #include "serve/api_echo.h"
@@ -73,7 +73,7 @@ static void expect_whole(Case *c, const char *want)
     strbuf_deinit(&out);
 }
 
-/* Every line is an event of JSON, or the last. */
+/* Every line is an event with JSON, or the last line [DONE]. */
 static void expect_stream(Case *c, const char *want)
 {
     Arena     arena = {0};
@@ -138,7 +138,7 @@ static void a_call_that_is_cut_is_of_length(void)
     finish(&c);
 }
 
-/* One is forced of a function alone: the text is its arguments. */
+/* Forces a call of a function: the text then is only its arguments. */
 static void force(Case *c, bool streams, const char *text, const char *reason)
 {
     static const char *name = "add";
@@ -199,7 +199,8 @@ static void parts_of_characters_have_bytes(void)
     expect_whole(
         &c, "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,\"bytes\":[195],\"top_logprobs\":[{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.5,"
             "\"bytes\":[195]},{\"token\":\"d\",\"logprob\":-9999,\"bytes\":[100]}]}");
-    expect_whole(&c, "{\"token\":\"c\",\"logprob\":-2,\"bytes\":[99],\"top_logprobs\":[]}],\"refusal\":null}"); /* not the end's */
+    expect_whole(&c,
+                 "{\"token\":\"c\",\"logprob\":-2,\"bytes\":[99],\"top_logprobs\":[]}],\"refusal\":null}"); /* the end token isn't listed */
     expect_whole(&c, "\"completion_tokens\":3,");
     finish(&c);
     begin(&c, (ApiRequest){.route = API_TEXT, .wants_logprobs = true, .top = 2, .echoes = true});
@@ -236,7 +237,7 @@ static void tokens_of_a_stop_text_are_left_out(void)
     Case c;
     begin(&c, (ApiRequest){.route = API_TEXT, .wants_logprobs = true});
     take(&c, token_of(0, -1, 0, "a"));
-    take(&c, token_of(1, -2, 1, "")); /* held back */
+    take(&c, token_of(1, -2, 1, "")); /* held back until the character is complete */
     take(&c, token_of(2, -3, 2, ""));
     end(&c, "", "stop");
     expect_whole(&c, "{\"tokens\":[\"a\"],");
@@ -244,7 +245,7 @@ static void tokens_of_a_stop_text_are_left_out(void)
     finish(&c);
 }
 
-/* The token ": has a name in which that of : stands. */
+/* The text of the token ": contains the text of the token : . */
 static const char quotes[] =
     "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,"
     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"

@@ -1,4 +1,4 @@
-/* Where the tokens of an echoed prompt stand in its text, where what they decode to isn't the text that was sent. */
+/* Offsets of an echoed prompt's tokens in its text, when the decoded tokens differ from the text that was sent. */
 #include "serve/api_echo.h"
 
 #include "test.h"
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* As Llama 2's: a blank is put in front, BOS is put in, bytes stand for what isn't in the vocabulary. */
+/* As Llama 2's: a blank is prepended, BOS is inserted, and bytes stand for characters outside the vocabulary. */
 static const char pieces[] =
     "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false,\"lstrip\":false,"
     "\"rstrip\":false,\"single_word\":false}],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
@@ -20,7 +20,7 @@ static const char pieces[] =
     "\"\xE2\x96\x81"
     "a\":6},\"merges\":[\"\xE2\x96\x81 a\"]}}";
 
-/* tiny_tokenizer with a normalizer. */
+/* tiny_tokenizer with this normalizer. */
 static Tokenizer *tiny_with(const char *normalizer)
 {
     static const char none[] = "\"normalizer\":null";
@@ -41,7 +41,7 @@ static Tokenizer *of_pieces(void)
     return tokenizer;
 }
 
-/* `text` NULL: ids that came as such. */
+/* `text` NULL: the prompt was sent as ids. */
 static void expect(const Tokenizer *t, const int32_t *ids, size_t num, const char *text, const char *echo, const char *offsets)
 {
     Arena     arena = {0};

@@ -1,4 +1,4 @@
-/* Requests as they are read: defaults, values, what is wrong by the field's name. */
+/* Reading requests: defaults, values, and errors that name the field. */
 #include "test.h"
 #include "tiny_model.h"
 
@@ -75,7 +75,7 @@ static void messages_become_what_templates_take(void)
     api_request_deinit(&q);
 }
 
-/* As a chat's prompt, and longer than the context, too. */
+/* As a chat's prompt; also one longer than the context. */
 static void messages_are_tokenized_as_a_chat_lays_them_out(void)
 {
     static const char fields[] = "\"chat_template_kwargs\": {\"letter\": \"z\"}, \"tools\": [{\"type\": \"function\", \"function\": "
@@ -100,7 +100,7 @@ static void messages_are_tokenized_as_a_chat_lays_them_out(void)
     api_request_deinit(&tokens);
 }
 
-/* What is kept of a body until its answer ends. */
+/* Memory kept of a body until its answer ends. */
 static void a_large_body_is_let_go(void)
 {
     enum { ITEMS = 100000 };
@@ -119,7 +119,7 @@ static void a_large_body_is_let_go(void)
     strbuf_deinit(&body);
 }
 
-/* A chat's text under a template; where it is refused, its field and what is said. */
+/* A chat's text under a template; if it is refused, the field and the message. */
 static void lay_out(const char *source, const char *messages, StrBuf *out)
 {
     StrBuf     body = {0};
@@ -155,7 +155,7 @@ static void roles_that_no_template_prints_are_refused(void)
         {IF_ROLES("['system', 'user']"), MESSAGE("system", "a") ", " MESSAGE("user", "c") ", " MESSAGE("wizard", "a"),
          "messages[2].role: "},
         {IF_ROLES("['user']"), MESSAGE("system", "") ", " MESSAGE("user", "c"), "uc"},
-        /* Printed all the same: the content that stands where there is none, and a role without its content. */
+        /* These are printed all the same: content used where a system message is missing, and a role without its content. */
         {"{{ messages[0].content if messages[0].role == 'system' else 'a' }}{{ messages[-1].content }}",
          MESSAGE("system", "a") ", " MESSAGE("user", "c"), "ac"},
         {"{% for m in messages %}{{ m.role }}{% endfor %}", MESSAGE("wizard", "a") ", " MESSAGE("user", "c"), "wizarduser"},
@@ -176,7 +176,7 @@ static void roles_that_no_template_prints_are_refused(void)
     strbuf_deinit(&text);
 }
 
-/* An object where the template takes one; else the text that the request has. */
+/* Arguments are an object if the template uses one; otherwise the text of the request. */
 static void arguments_come_as_the_template_takes_them(void)
 {
     static const char *const cases[][2] = {
@@ -265,7 +265,7 @@ static const Wrong wrongs[] = {
      "goes with prompt"},
 };
 
-/* What opens the call is a part of the prompt, and all that is told of it outlives the body. */
+/* The text that opens the call is a part of the prompt, and all reported parts of the call outlive the body. */
 static void a_call_that_is_forced_opens_the_answer(void)
 {
     static const char form[] =

@@ -1,4 +1,4 @@
-/* The page is whole, and its policy lets through what is in it alone. */
+/* The page is whole, and its content policy allows only what the page itself contains. */
 #include "serve/chat_page.h"
 
 #include "test.h"
@@ -13,7 +13,7 @@ static void the_page_is_whole(void)
     EXPECT(!strstr(page.data, "innerHTML") && !strstr(page.data, " style="));
 }
 
-/* Whether a browser takes the hashes is shown by tests/serve/page.t, which makes them likewise. */
+/* tests/serve/page.t shows that a browser accepts hashes made in this way. */
 static void the_policy_names_script_and_style_by_hash(void)
 {
     StrBuf policy = {0};

@@ -1,5 +1,5 @@
-/* The model's thread: texts are those of a decoder that is asked alone, to the bit, for every shipped family and its adapters; each ends
- * once; a cancelled one frees its place; a prompt's tokens have the log-probabilities that they had as text. */
+/* The model's thread: texts have the same bits as from a decoder that runs them alone, for every shipped family and its adapters. Each text
+ * ends once, a cancelled text frees its slot, and a prompt's tokens have the log-probabilities that they had when generated. */
 #include "infer/row_adapters.h"
 #include "serve/engine.h"
 
@@ -35,7 +35,7 @@ static void post(void *context, void (*call)(void *), void *argument)
 {
     Receiver *r = context;
     pthread_mutex_lock(&r->lock);
-    EXPECT(!r->call); /* one at a time */
+    EXPECT(!r->call); /* one call at a time */
     r->call = call;
     r->argument = argument;
     pthread_cond_broadcast(&r->wake);
@@ -61,7 +61,7 @@ static void take(void *context, const EngineEvent *event)
     text->count += !event->is_last;
 }
 
-/* Until all texts that were submitted have ended. */
+/* Runs until all submitted texts have ended. */
 static void serve(Receiver *r)
 {
     while (r->num_open) {
@@ -124,7 +124,7 @@ static void end_alone(void *context, DecodeEnd end)
     snprintf(text->reason, sizeof text->reason, "%s", end == DECODE_AT_STOP ? "eos" : end == DECODE_AT_LENGTH ? "length" : "context");
 }
 
-/* As generate does: a decoder of one row. */
+/* As `generate` does: a decoder with one row. */
 static void generate(InferModel *infer, const EngineText *text, Text *out)
 {
     DecoderOptions options = {.rows = 1, .context = (int64_t)text->prompt_len + text->max_tokens, .best = TOP};
@@ -156,7 +156,7 @@ static void expect_same(const char *family, int i, const Text *a, const Text *b)
 
 enum { TEXTS = 12 };
 
-/* Every other text is the adapter's. */
+/* Every other text uses the adapter. */
 static void a_family_is_served_as_it_generates(const char *family)
 {
     static int32_t prompts[TEXTS][CONTEXT];
@@ -201,7 +201,7 @@ static void open_qwen(InferModel *infer, Engine **engine)
     EXPECT_OK(engine_create(infer, &served, &interface, engine));
 }
 
-/* What was generated, given as a prompt: the same numbers at the same tokens, and the text goes on as it did. */
+/* A generated text is given as a prompt: its tokens have the same log-probabilities, and it continues as before. */
 static void given_tokens_have_the_numbers_of_a_text(void)
 {
     static int32_t prompt[CONTEXT];
@@ -302,7 +302,7 @@ static void a_wrong_text_is_refused_alone(void)
     infer_close(&infer);
 }
 
-/* Texts that haven't ended when it is destroyed get no end. */
+/* Texts that haven't ended when the engine is destroyed get no end call. */
 static void it_may_be_destroyed_at_any_time(void)
 {
     static int32_t prompt[CONTEXT];

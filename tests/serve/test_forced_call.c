@@ -1,4 +1,4 @@
-/* Calls of tools that are forced: where the templates of families let a call begin, and what a text that is held to it calls. */
+/* Forced tool calls: where the templates of families let a call begin, and which call a guided text makes. */
 #include "serve/forced_call.h"
 #include "test.h"
 #include "tiny_tokenizer.h"
@@ -9,7 +9,7 @@ static const char asked[] = "{\"messages\": [{\"role\": \"user\", \"content\": \
                             "\"function\": {\"name\": \"look\", \"description\": \"Looks.\", \"parameters\": {\"type\": \"object\", "
                             "\"properties\": {\"at\": {\"type\": \"string\", \"description\": \"Where.\"}}, \"required\": [\"at\"]}}}]}";
 
-/* What of a template's source is found for these names; what lies in it is in the arena. */
+/* Finds the form of calls in a template's source for these names; the result points into the arena. */
 static Status find(Arena *arena, Str source, const char *const *names, int num_names, ForcedCall *out)
 {
     JsonValue *json = arena_new(arena, JsonValue);
@@ -29,7 +29,7 @@ static Status find(Arena *arena, Str source, const char *const *names, int num_n
 
 static const char *const both[] = {"look", "look_up"};
 
-/* What stands in the prompt, and what the model's text begins with; or why not. */
+/* The part of the form in the prompt, then '|' and the beginning of the model's text; or the reason for a refusal. */
 static const char *form(Arena *arena, Str source, int num_names)
 {
     ForcedCall forced;
@@ -92,7 +92,7 @@ static void other_forms_are_refused(void)
     arena_deinit(&arena);
 }
 
-/* Of a template that prints a call's arguments right behind its name. */
+/* A template that prints a call's arguments right after its name, without a separator. */
 static void a_name_may_begin_another(void)
 {
     static const char                                                                         source[] =

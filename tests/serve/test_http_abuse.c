@@ -1,4 +1,4 @@
-/* A little of each abuse. */
+/* A short version of each abuse. */
 #include "http_abuse.h"
 
 int main(int argc, char **argv)

@@ -1,4 +1,4 @@
-/* As much of each abuse as a server must stand. */
+/* Each abuse as long as a server must endure it. */
 #include "http_abuse.h"
 
 int main(int argc, char **argv)

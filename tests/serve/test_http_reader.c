@@ -1,4 +1,4 @@
-/* Requests, well and badly formed: each is read whole, byte by byte and cut at every place, with one result. */
+/* Requests, well and badly formed: read whole, byte by byte and cut at every place, each gives one result. */
 #include "serve/http_names.h"
 #include "serve/http_reader.h"
 #include "test.h"
@@ -7,8 +7,8 @@ enum { HEAD = 256, BODY = 16 };
 
 typedef struct Case {
     const char *text;
-    int         status; /* 0: it is whole */
-    const char *told;   /* what describe() says of it, or a part of the reason */
+    int         status; /* 0: the request is whole */
+    const char *told;   /* expected text of describe(), or a part of the reason */
 } Case;
 
 static void describe(const HttpReader *reader, StrBuf *out)
@@ -36,7 +36,7 @@ static void describe(const HttpReader *reader, StrBuf *out)
     if (reader->expects_continue) strbuf_puts(out, " continue");
 }
 
-/* Feeds text in pieces that end at `cut` and, where step isn't 0, after every `step` bytes. Returns how many bytes were taken. */
+/* Feeds the text in pieces: one that ends at `cut` and, if step isn't 0, pieces of `step` bytes. Returns how many bytes were taken. */
 static size_t read_text(const char *text, size_t len, size_t cut, size_t step, StrBuf *out)
 {
     HttpReader reader = {.most_head = HEAD, .most_body = BODY};
@@ -44,7 +44,7 @@ static size_t read_text(const char *text, size_t len, size_t cut, size_t step, S
     while (taken < len && reader.reading < HTTP_HAS_REQUEST) {
         size_t piece = taken < cut ? cut - taken : len - taken;
         if (step && piece > step) piece = step;
-        char *copy = malloc(piece); /* so that a sanitizer sees a look behind its end */
+        char *copy = malloc(piece); /* an exact copy, so that a sanitizer sees reads beyond it */
         memcpy(copy, text + taken, piece);
         size_t n = http_reader_feed(&reader, copy, piece);
         free(copy);
@@ -199,7 +199,7 @@ static void bad_fields(void)
     CHECK_CASES(cases);
 }
 
-/* What is read differently by two programs smuggles requests. */
+/* Requests that two programs read differently allow request smuggling. */
 static void bad_bodies(void)
 {
     static const Case cases[] = {

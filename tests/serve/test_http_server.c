@@ -1,4 +1,4 @@
-/* The HTTP server over real sockets: what clients get, whatever others do. */
+/* The HTTP server over real sockets: what clients receive, whatever other clients do. */
 #include "base/json.h"
 #include "http_fixture.h"
 
@@ -63,7 +63,7 @@ static void heads_of_answers(void)
     EXPECT_INT(reply.status, 204);
     EXPECT_CONTAINS(strbuf_cstr(&reply.head), "\nAllow: GET, HEAD, POST");
     reply_clear(&reply);
-    expect_reply(&client, GET("/stream"), 200, "one two three"); /* nothing was left between them */
+    expect_reply(&client, GET("/stream"), 200, "one two three"); /* no bytes were left between answers */
     client_close(&client);
     fixture_stop(server);
 }
@@ -73,7 +73,8 @@ static void http_1_0(void)
     Fixture *server = fixture_start(NULL);
     Client   client = client_open(server->port);
     expect_reply(&client, "POST /echo HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx", 200, "x");
-    Reply reply = client_ask(&client, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"); /* ends with the connection */
+    Reply reply = client_ask(
+        &client, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"); /* the end of the body is the end of the connection */
     EXPECT_STR(strbuf_cstr(&reply.body), "one two three");
     EXPECT(reply.closes);
     reply_clear(&reply);
@@ -105,7 +106,7 @@ static void bodies_come_in_any_way(void)
     strbuf_deinit(&line);
     client_puts(&client, "ok");
     expect_next(&client, 200, "ok");
-    StrBuf large = {0}; /* of 4 MiB, the limit */
+    StrBuf large = {0}; /* 4 MiB, the limit */
     strbuf_printf(&large, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", 4 << 20);
     for (int i = 0; i < 4 << 20; i++) strbuf_putc(&large, (char)('a' + i % 23));
     EXPECT(client_send(&client, large.data, large.len));
@@ -135,7 +136,7 @@ static void pipelined_requests_are_answered_in_order(void)
     fixture_stop(server);
 }
 
-/* Thousands of requests in one go, more than are taken ahead, whose answers the client begins to read when it has sent them. */
+/* Thousands of requests at once, more than the server reads ahead; the client reads the answers only after sending all. */
 static void many_pipelined_requests(void)
 {
     enum { COUNT = 4000 };
@@ -191,7 +192,7 @@ static void errors_look_alike(void)
     expect_error(strbuf_cstr(&fields), 431, server);
     expect_error("BREW / HTTP/1.1\r\n\r\n", 501, server);
     expect_error("GET / HTTP/3.0\r\n\r\n", 505, server);
-    EXPECT_INT(atomic_load(&server->refused), 10); /* all but the handler's own */
+    EXPECT_INT(atomic_load(&server->refused), 10); /* all except the handler's own refusals */
     strbuf_deinit(&target);
     strbuf_deinit(&fields);
     fixture_stop(server);
@@ -199,7 +200,7 @@ static void errors_look_alike(void)
 
 /* ---- slow and vanishing clients ---- */
 
-/* Watched code is slow, and so are busy machines. */
+/* Instrumented code is slow, and so are busy machines. */
 #define UNIT (TEST_IS_WATCHED ? 3. : 1.)
 
 static HttpLimits quick_limits(void)
@@ -211,7 +212,7 @@ static HttpLimits quick_limits(void)
     return limits;
 }
 
-/* Sends `fast` at once and then a byte of `slow` each 50 ms: a time between bytes wouldn't end it. */
+/* Sends `fast` at once, then a byte of `slow` every 50 ms: a limit on the time between bytes wouldn't end it. */
 static void expect_timeout(Fixture *server, const char *fast, const char *slow)
 {
     Client client = client_open(server->port);
@@ -238,7 +239,7 @@ static void slow_clients(void)
     EXPECT(client_was_closed(&idle));
     client_close(&silent);
     client_close(&idle);
-    Client again = client_open(server->port); /* the time of its first request isn't that of the second */
+    Client again = client_open(server->port); /* the first request's time doesn't count for the second */
     client_sleep(.5 * UNIT);
     expect_reply(&again, ECHO("1", "x"), 200, "x");
     client_sleep(.2);
@@ -274,7 +275,7 @@ static void vanished_clients(void)
         StrBuf more = {0};
         client_puts(&client, GET("/keep"));
         EXPECT(fixture_wait(&server->waiting, 1));
-        if (way >= 2) { /* more than is read ahead: its end is behind that */
+        if (way >= 2) { /* more than is read ahead: the end of the body comes after that */
             for (int i = 0; i < 3 << 15; i++) strbuf_putc(&more, 'x');
             send(client.fd, more.data, more.len, MSG_NOSIGNAL | MSG_DONTWAIT);
             client_sleep(.1);
@@ -306,7 +307,7 @@ static void half_closed_clients(void)
     shutdown(client.fd, SHUT_WR);
     EXPECT(client_was_closed(&client));
     client_close(&client);
-    client = client_open(server->port); /* its answer would take long: it counts as gone */
+    client = client_open(server->port); /* its answer would take long: the client counts as gone */
     client_puts(&client, ECHO("1", "a") GET("/keep"));
     shutdown(client.fd, SHUT_WR);
     expect_next(&client, 200, "a");
@@ -322,7 +323,7 @@ static void slow_readers(void)
     limits.write_seconds = 3600;
     Fixture *server = fixture_start(&limits);
     Client   client = client_open(server->port);
-    client_puts(&client, GET("/flood")); /* more waits for it than may */
+    client_puts(&client, GET("/flood")); /* more bytes wait for the client than allowed */
     EXPECT(fixture_wait(&server->gone, 1));
     client_close(&client);
     fixture_stop(server);
@@ -330,7 +331,7 @@ static void slow_readers(void)
     limits.unsent = (size_t)1 << 40;
     limits.body_seconds = 3600;
     server = fixture_start(&limits);
-    StrBuf text = {0}; /* an answer that has ended and isn't read: 4 MiB don't fit into the sockets */
+    StrBuf text = {0}; /* an answer that has ended but isn't read: 4 MiB don't fit into the sockets' buffers */
     int    small = 4096;
     strbuf_printf(&text, "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n", 4 << 20);
     for (int i = 0; i < 4 << 20; i++) strbuf_putc(&text, 'x');
@@ -357,13 +358,14 @@ static void bodies_of_a_gigabyte(void)
     strbuf_puts(&chunk, "10000\r\n");
     for (int i = 0; i < 1 << 16; i++) strbuf_putc(&chunk, 'x');
     strbuf_puts(&chunk, "\r\n");
-    for (int i = 0; i < 16; i++) EXPECT(client_send(&client, chunk.data, chunk.len)); /* one who sends first and reads then isn't reset */
+    for (int i = 0; i < 16; i++)
+        EXPECT(client_send(&client, chunk.data, chunk.len)); /* a client that first sends and then reads isn't reset */
     client_close(&client);
     client = client_open(server->port);
     client_puts(&client, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     int sent = 0;
     while (sent < 1 << 14 && client_send(&client, chunk.data, chunk.len)) sent++;
-    EXPECT(sent < 1 << 12); /* what is thrown away has an end */
+    EXPECT(sent < 1 << 12); /* the server discards only a limited number of bytes */
     expect_next(&client, 413, NULL);
     strbuf_deinit(&chunk);
     client_close(&client);
@@ -390,7 +392,7 @@ static void too_many_connections(void)
     }
     for (int i = 0; i < MOST; i++) expect_reply(&served[i], ECHO("1", "x"), 200, "x");
     Client refused = client_open(server->port);
-    expect_reply(&refused, ECHO("1", "x"), 503, NULL); /* what it sends is read, so that it isn't reset */
+    expect_reply(&refused, ECHO("1", "x"), 503, NULL); /* the server reads what the client sends, so that it isn't reset */
     EXPECT_INT(atomic_load(&server->refused), MORE + 1);
     client_close(&refused);
     for (int i = 0; i < MORE; i++) client_close(&more[i]);
@@ -431,7 +433,7 @@ static void finishing(void)
     EXPECT_INT(atomic_load(&server->gone), 0);
     EXPECT_INT(atomic_load(&server->refused), 2);
     EXPECT_INT(atomic_load(&server->refused_status), 503);
-    fixture_join(server); /* it ended by itself */
+    fixture_join(server); /* the server ended by itself */
     client_close(&waits);
     client_close(&idle);
     client_close(&begun);
@@ -451,7 +453,7 @@ static void stopping(void)
     fixture_join(server);
     client_close(&waits);
     client_close(&other);
-    server = fixture_start(NULL); /* nothing to finish */
+    server = fixture_start(NULL); /* no answer is unfinished */
     http_server_finish(server->server);
     fixture_join(server);
 }
@@ -497,7 +499,7 @@ static void posted_calls(void)
         pthread_create(&threads[i], NULL, post_all, &posters[i]);
     }
     for (int i = 0; i < POSTERS; i++) pthread_join(threads[i], NULL);
-    fixture_stop(server); /* those that still wait are made */
+    fixture_stop(server); /* answers that are still pending are sent */
     for (int i = 0; i < POSTERS; i++) {
         EXPECT_INT(posters[i].made, POSTS);
         EXPECT_INT(posters[i].wrong, 0);

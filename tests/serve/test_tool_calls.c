@@ -3,7 +3,7 @@
 
 #include "test.h"
 
-/* What is told as one text: contents as they are, {f|arguments} of each call. */
+/* Collects the reported parts as one text: content unchanged, {f|arguments} for each call. */
 static void put_text(void *context, Str text)
 {
     strbuf_append(context, text.data, text.len);
@@ -19,7 +19,7 @@ static void put_call(void *context, Str name, Str arguments)
     strbuf_puts(out, "\xC2\xBB");
 }
 
-/* The text in pieces: one up to `cut`, then one of each `step` bytes. */
+/* Reads the text in pieces: one up to `cut`, then pieces of `step` bytes. */
 static void read_cut(Str text, size_t cut, size_t step, StrBuf *out)
 {
     ToolReader reader;
@@ -99,7 +99,7 @@ static void calls_of_llama_are_read(void)
                 "h|{}\xC2\xBB");
 }
 
-/* Each is told as it is. */
+/* Each text is reported unchanged. */
 static void what_is_no_call_stays_text(void)
 {
     static const char *const texts[] = {
@@ -150,7 +150,7 @@ static void a_call_behind_a_broken_one_is_read(void)
                                                                       "f|{}\xC2\xBB");
 }
 
-/* What can't be a call is told at once; a call as soon as it is whole. */
+/* Text that can't be a call is reported at once; a call as soon as it is whole. */
 static void nothing_is_held_back_for_long(void)
 {
     static const char *const pieces[] = {
@@ -184,7 +184,7 @@ static void nothing_is_held_back_for_long(void)
     strbuf_deinit(&out);
 }
 
-/* A long call that comes a byte at a time takes time in proportion to its length, or nearly. */
+/* Reading a long call byte by byte takes time about proportional to its length. */
 static void a_long_call_is_read(void)
 {
     StrBuf text = {0}, told = {0};

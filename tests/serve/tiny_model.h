@@ -1,4 +1,4 @@
-/* What requests are read with, without weights: a tiny tokenizer, a template, and an adapter's name. */
+/* The parts of a model that reading requests needs, without weights: a tiny tokenizer, a template, and an adapter's name. */
 #pragma once
 
 #include "serve/api_request.h"
@@ -18,7 +18,7 @@ typedef struct TinyModel {
     ApiModel   api;
 } TinyModel;
 
-/* Aborts where it can't. The context has 64 tokens. */
+/* Opens the tiny model, with a context of 64 tokens; aborts on failure. */
 static inline void tiny_model_open(TinyModel *m)
 {
     memset(m, 0, sizeof *m);

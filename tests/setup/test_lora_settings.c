@@ -1,5 +1,5 @@
-/* Which layers a run's LoRA settings mean: those that PEFT adapts (tests/oracle/make_adapters.py); and what an adapter's folder says in
- * place of a run file. */
+/* Which layers a run's LoRA settings adapt: the same layers as in PEFT (tests/oracle/make_adapters.py); and settings taken from an
+ * adapter's folder instead of the run file. */
 #include "setup/lora.h"
 #include "setup/setup.h"
 
@@ -55,7 +55,7 @@ static void expect_modules(const Plan *plan, const LoraOptions *lora, const Json
     }
 }
 
-/* The settings as lines of a run file, which takes JSON. */
+/* The settings as lines of a run file, which accepts JSON. */
 static const char *lines_of(Arena *arena, const JsonValue *one)
 {
     StrBuf           text = {0};

@@ -1,5 +1,5 @@
-/* Teams of ranks: all do their work, again and again, the first on the caller's thread; the failure of the rank that failed by itself is
- * told. */
+/* Teams of ranks: all ranks do their work, again and again, the first on the caller's thread. Of failures, that of the rank that failed by
+ * itself is reported. */
 #include "setup/rank_threads.h"
 
 #include "test.h"
@@ -13,7 +13,7 @@ enum { RANKS = 3 };
 typedef struct Job {
     atomic_int done;
     pthread_t  caller;
-    int        on_caller; /* ranks that worked on the caller's thread */
+    int        on_caller; /* number of ranks that worked on the caller's thread */
     int        fails;     /* the rank that fails; -1: none */
     RankPlace  place[RANKS];
 } Job;
@@ -70,7 +70,7 @@ static void the_first_failure_is_told(void)
         EXPECT_OK(rank_team_create(RANKS, NULL, &team));
         EXPECT_FAILS(rank_team_run(team, work, &job, &failed), ERR_IO, "the disk is gone");
         EXPECT_INT(failed, fails);
-        job.fails = -1; /* the group has ended: each later call of a rank fails */
+        job.fails = -1; /* the group has ended: later calls of each rank fail */
         EXPECT_FAILS(rank_team_run(team, work, &job, &failed), ERR_RANK, "the disk is gone");
         rank_team_destroy(team);
     }

@@ -1,4 +1,4 @@
-/* What a run file becomes: options, devices, plans; what these may take. */
+/* From run files to options, devices and plans; and their limits of memory and threads. */
 #include "setup/setup.h"
 
 #include "ops/ops.h"
@@ -50,7 +50,8 @@ static const char small_head[] =
     "\"num_hidden_layers\":1,\"num_attention_heads\":1,\"num_key_value_heads\":1,\"rms_norm_eps\":1e-5,"
     "\"max_position_embeddings\":131072,\"tie_word_embeddings\":false}";
 
-/* Whether the head's gradient is added up in fp32 within a micro-batch of a run with these lines, and what the head works in on an H200. */
+/* Whether, in a run with these lines, the head's gradient is summed in fp32 within a micro-batch; *out_workspace: the head's workspace on
+ * an H200. */
 static bool head_sums_apart(const char *lines, int64_t *out_workspace)
 {
     Arena          arena = {0};
@@ -82,7 +83,7 @@ static bool head_sums_apart(const char *lines, int64_t *out_workspace)
     return apart;
 }
 
-/* 16 x 2,048 tokens are 10 chunks of at most 3,456 rows: 6 micro-batches make 60 sums, 7 make 70. bf16 may hold 64. */
+/* 16 x 2,048 tokens are 10 chunks of at most 3,456 rows: 6 micro-batches make 60 sums, 7 make 70. bf16 is allowed for up to 64 sums. */
 static void chunks_of_the_head_count_among_sums(void)
 {
 #define SIXTEEN "sequence_len: 2048\nper_device_train_batch_size: 16\ngradient_accumulation_steps: "
@@ -91,15 +92,15 @@ static void chunks_of_the_head_count_among_sums(void)
     EXPECT(head_sums_apart(SIXTEEN "7\n", &apart));
     EXPECT_INT(apart - narrow, INT64_C(151936) * 64 * 4);
     EXPECT(head_sums_apart(SIXTEEN "64\n", &unused));
-    EXPECT(head_sums_apart("head_chunks: 16\n" SIXTEEN "5\n", &unused)); /* 16 of 2,048 rows */
+    EXPECT(head_sums_apart("head_chunks: 16\n" SIXTEEN "5\n", &unused)); /* 16 chunks of 2,048 rows */
     EXPECT(!head_sums_apart("sequence_len: 2048\nper_device_train_batch_size: 1\ngradient_accumulation_steps: 64\n", &unused));
     EXPECT(head_sums_apart("gradient_accumulation_steps: 1\nsequence_len: 131072\nper_device_train_batch_size: 2\n", &unused));
-    /* gradients in fp32 need no sum beside them */
+    /* fp32 gradients need no separate sum */
     EXPECT(head_sums_apart("grad_accum_dtype: fp32\n" SIXTEEN "7\n", &apart));
     EXPECT_INT(apart, narrow);
 }
 
-/* What a device is told of how ranks send to one another, by these lines of a run file. */
+/* Checks how a device is told to exchange data between ranks, with these lines of a run file. */
 static void expect_crossing(const char *lines, CrossBy gather, CrossBy reduce)
 {
     Arena       arena = {0};

@@ -15,7 +15,7 @@ static Status load_json(Arena *arena, const char *path, JsonValue *out)
     return json_parse(arena, path, text.data, text.len, out);
 }
 
-/* Renders with an object of variables. */
+/* Renders the source with an object of variables. */
 static Status render(const char *source, size_t len, const JsonValue *variables, TemplateOutput *out)
 {
     Template     *tmpl;
@@ -45,7 +45,7 @@ static Status render_text(const char *source, TemplateOutput *out)
         EXPECT_FAILS(render_text((source), &out_), ERR_INVALID, (part)); \
     } while (0)
 
-/* expected NULL: an error is expected. */
+/* expected NULL: rendering must fail. */
 static void check(const char *label, Str source, const JsonValue *variables, const JsonValue *expected)
 {
     TemplateOutput out;
@@ -188,7 +188,7 @@ static void errors_name_the_line(void)
     EXPECT_REFUSED("\n{{ {}.keys() - [] }}", "t:2: sets, as of a dict's keys, are not supported");
 }
 
-/* A filter of a block sees the block's names, whether or not anything else mentions them. */
+/* A filter of a block sees the names inside the block, even if nothing else mentions them. */
 static void filters_of_blocks_see_their_names(void)
 {
     EXPECT_RENDERS("{% set y|replace('a', x) %}{% set x = 'W' %}abc{% endset %}{{ y }}", "Wbc");
@@ -196,7 +196,7 @@ static void filters_of_blocks_see_their_names(void)
     EXPECT_RENDERS("{% filter replace('a', 'b' if x is defined else 'c') %}abc{% endfilter %}", "cbc");
 }
 
-/* What Jinja and Python have beyond what chat templates use fails by name, before the first render where that is possible. */
+/* Features of Jinja and Python that chat templates don't use are refused by name, before the first render if possible. */
 static void what_is_missing_is_named(void)
 {
     static const char *const filters[] = {"attr('x')", "batch(2)", "center",    "filesizeformat", "groupby('x')",
@@ -292,7 +292,7 @@ static void bombs_are_errors(void)
                    "nested");
 }
 
-/* The reader of JSON gives integers beyond 64 bits as doubles: a text of one would be wrong. */
+/* The JSON reader turns integers beyond 64 bits into doubles: printing them as text would be wrong. */
 static void large_integers_are_not_rounded(void)
 {
     static const char        json[] = "{\"big\": 18446744073709551615, \"real\": 18446744073709551615.0, \"zero\": -0}";
@@ -411,7 +411,7 @@ static void folder_template_is_found(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* As transformers 5 finds them. */
+/* The same tokens as in transformers 5. */
 static void folder_tokens_are_found(void)
 {
     static const char show[] = "{{ bos_token }}{{ eos_token }}{{ image_token }}{{ add_bos_token is defined }}";
@@ -461,7 +461,7 @@ static void additional_templates_are_found(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* "message: text" of each turn, "~" where other messages were looked at. */
+/* Expects "message: text" for each turn, "~" if the template also looked at other messages. */
 static void expect_turns(const char *source, const char *want)
 {
     static const char said[] =
@@ -546,7 +546,7 @@ static void expect_too_many_steps(const char *source, const JsonValue *variables
     template_destroy(tmpl);
 }
 
-/* What takes long counts as many steps, so that rendering ends in bounded time. */
+/* Slow operations count as more steps, so that rendering ends in bounded time. */
 static void every_operation_is_counted(void)
 {
     static const char *const operations[] = {
@@ -605,7 +605,7 @@ static void every_operation_is_counted(void)
     }
     expect_too_many_steps("{% macro f() %}{{ kwargs.k9 }}{% endmacro %}{% for i in range(500) %}{% set _ = f(**d) %}{% endfor %}",
                           &variables);
-    strbuf_clear(&source); /* names are looked for */
+    strbuf_clear(&source); /* the names are looked up */
     for (int i = 0; i < 4000; i++) strbuf_printf(&source, "{%% set v%d = 0 %%}", i);
     strbuf_puts(&source, "{% for i in range(3000) %}{% set _ = v3999 %}{% endfor %}");
     expect_too_many_steps(source.data, &variables);
@@ -650,7 +650,7 @@ static void tools_template_comes_along(void)
     expect_rendered(both, NULL, "d");
     EXPECT_FAILS(template_render(both, &(TemplateInput){.tools = &tools}, &out), ERR_INVALID, "tool_use.jinja:1:");
     template_destroy(both);
-    EXPECT_OK(template_load(dir, "default", false, &both)); /* named: that one for all */
+    EXPECT_OK(template_load(dir, "default", false, &both)); /* a template that was asked for by name renders everything */
     expect_rendered(both, &tools, "d");
     template_destroy(both);
     template_destroy(plain);
@@ -693,7 +693,7 @@ static void white_space_control(void)
 
 /* ---- the memo ---- */
 
-/* Conversation number n: shapes repeat, texts don't. */
+/* Makes conversation number n: shapes of conversations repeat, texts don't. */
 static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
 {
     static const char *const texts[] = {"",
@@ -724,7 +724,7 @@ static void make_conversation(Arena *arena, uint64_t n, JsonValue *out)
         members[1] = (JsonMember){str_of("content"), {.type = JSON_STRING, .string = str_of(texts[NEXT(16)])}};
         if (n % 8 == 7) members[1].value = (JsonValue){.type = JSON_NULL};
         if (n % 16 > 10) members[num++] = (JsonMember){str_of("name"), {.type = JSON_STRING, .string = str_of(texts[NEXT(16)])}};
-        if (n % 16 == 14) /* the same number, written as an integer and not */
+        if (n % 16 == 14) /* the same number, written as an integer and as a float */
             members[num++] = (JsonMember){str_of("weight"), {.type = JSON_DOUBLE, .number = 1e19, .count = NEXT(2)}};
         if (n % 16 == 13) members[num++] = (JsonMember){str_of("weight"), {.type = JSON_INT, .integer = NEXT(2)}};
         out->items[i] = (JsonValue){.type = JSON_OBJECT, .count = num, .members = members};
@@ -743,7 +743,7 @@ static bool parts_are(const TemplateParts *parts, const TemplateOutput *whole)
     return same;
 }
 
-/* Many conversations and their beginnings, by the memo and by the template; returns how many the memo knew. */
+/* Renders many conversations and their beginnings with the memo and with the template. Returns how many the memo could render. */
 static int compare_memo(const char *source, int conversations)
 {
     Template *tmpl;
@@ -777,7 +777,7 @@ static int compare_memo(const char *source, int conversations)
     return known;
 }
 
-/* Whatever a template does with the texts, the memo gives what rendering gives, or nothing. */
+/* Whatever a template does with the texts, the memo gives the rendered text, or nothing. */
 static void memo_is_right_or_silent(void)
 {
     static const char *const uses[] = {
@@ -959,7 +959,7 @@ static void memo_is_right_or_silent(void)
     }
 }
 
-/* What chat templates usually do is known: the memo is of use. */
+/* The memo can render what chat templates usually do. */
 static void memo_knows_usual_templates(void)
 {
     static const char *const usual[] = {
@@ -990,7 +990,8 @@ static void memo_knows_usual_templates(void)
         Arena arena = {0};
         Str   source;
         EXPECT_OK(file_read(&arena, arena_printf(&arena, "%s/data/chat/templates/%s.jinja", test_shared_dir(), real[i]), 1 << 20, &source));
-        EXPECT(compare_memo(source.data, 400) > 600); /* of 1 to 4 messages with and without the prompt; some refuse roles */
+        EXPECT(compare_memo(source.data, 400) >
+               600); /* conversations of 1 to 4 messages, with and without the prompt; some templates refuse roles */
         arena_deinit(&arena);
     }
 }

@@ -1,4 +1,4 @@
-/* The built-in chat templates render as their originals do: tests/fixtures/templates.json, written by tests/oracle/check_templates.py. */
+/* The built-in chat templates render like their originals: tests/fixtures/templates.json, written by tests/oracle/check_templates.py. */
 #include "text/template/template.h"
 #include "base/arena.h"
 #include "base/strbuf.h"
@@ -16,7 +16,7 @@ static const struct {
 };
 enum { NUM_NAMES = sizeof names / sizeof names[0] };
 
-/* The text, or the message of the error; in `arena`. */
+/* The rendered text, or the message of the error, allocated in `arena`. */
 static const char *rendered(Arena *arena, const char *name, const char *json)
 {
     Str            source = template_builtin(name);
@@ -66,7 +66,7 @@ static void originals_agree(void)
     arena_deinit(&arena);
 }
 
-/* What a template has no place for isn't left out: all but those that print any role refuse it. */
+/* Messages that a template has no place for aren't left out silently: all templates refuse them, except those that print any role. */
 static void what_has_no_place_is_refused(void)
 {
     static const char tool_row[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"critic\", \"content\": \"b\"}]}";

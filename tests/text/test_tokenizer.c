@@ -37,7 +37,7 @@ static void ids_print(const TokenIds *ids, StrBuf *out)
     for (size_t i = 0; i < ids->len; i++) strbuf_printf(out, "%s%d", i ? " " : "", ids->data[i]);
 }
 
-/* ids of text as "1 2 3", in the arena. */
+/* The ids of text, as "1 2 3", allocated in the arena. */
 static const char *encoded(const Tokenizer *tokenizer, Str text, EncodeOptions options)
 {
     TokenizerScratch *scratch = tokenizer_scratch_create(tokenizer);
@@ -61,7 +61,7 @@ static const char *json_ids(const JsonValue *list)
     return result;
 }
 
-/* vectors.inp and .out: texts between separator lines, ids a line. */
+/* Files .inp and .out: texts between separator lines, and lines of ids. */
 static void check_ggml_vectors(const Tokenizer *tokenizer, const char *folder)
 {
     static const char separator[] = "\n__ggml_vocab_test__\n";
@@ -151,8 +151,8 @@ static void texts_with_ids_are_equal(void)
     tokenizer_destroy(tokenizer);
 }
 
-/* Encodes and decodes one text; also as a stream, whose parts must each be whole characters. Special tokens are plain
- * text: phi-3's take white space with them. */
+/* Encodes and decodes one text, also as a stream, whose parts must each be whole characters. Special tokens are read as plain text: phi-3's
+ * would swallow white space around them. */
 static void check_round_trip(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *name, Str text)
 {
     TokenIds    ids = {0};
@@ -176,7 +176,7 @@ static void check_round_trip(const Tokenizer *tokenizer, TokenizerScratch *scrat
     token_ids_deinit(&ids);
 }
 
-/* Every text file under a folder. To phi-3 U+2581 is a space: texts with it can't come back. */
+/* Every text file under a folder. phi-3 decodes U+2581 to a space, so texts with it can't be recovered. */
 static int check_folder(const Tokenizer *tokenizer, TokenizerScratch *scratch, const char *folder, bool keeps_u2581)
 {
     DIR           *dir = opendir(folder);
@@ -243,7 +243,7 @@ static void configuration_gives_bos_eos_and_padding(void)
 
 #define BYTE_LEVEL "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true}"
 
-/* A byte-level file: the 256 bytes, then "ab" (256) and "abab" (257); more: further members of the file. */
+/* A byte-level file: ids of the 256 bytes, then "ab" (256) and "abab" (257); more: further members of the file. */
 static const char *made_bytes(const char *more, const char *more_model)
 {
     StrBuf out = {0};
@@ -343,7 +343,7 @@ static void added_tokens_follow_their_flags(void)
 }
 
 /* Characters as symbols: unknown tokens, byte fallback, word affixes. */
-/* A byte-level tokenizer.json: the characters of the bytes have the first ids, in their order, then come the case's words. */
+/* A byte-level tokenizer.json: the characters of the bytes have the first ids, in order; then come the words of the case. */
 static Str beside_tokenizer(const JsonValue *one)
 {
     StrBuf           json = {0};
@@ -375,7 +375,7 @@ static int32_t id_or_none(const JsonValue *value)
     return value->type == JSON_INT ? (int32_t)value->integer : -1;
 }
 
-/* tests/oracle/make_side_tokens.py: tokenizer_config.json and its like in random forms, and what transformers makes of them. */
+/* Random forms of tokenizer_config.json and similar files, and the result of transformers for each (tests/oracle/make_side_tokens.py). */
 static void tokens_beside_the_file_are_added_as_in_transformers(void)
 {
     JsonValue        file = file_json("tests/fixtures/side_tokens.json");

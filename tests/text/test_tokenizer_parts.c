@@ -1,5 +1,5 @@
-/* The tokenizer's parts alone: expressions, scanners, pre-tokenizers, normalizers, decoders, Unicode. Expected texts
- * were written by Hugging Face's tokenizers 0.23. */
+/* The parts of the tokenizer separately: expressions, scanners, pre-tokenizers, normalizers, decoders, Unicode. Hugging Face's tokenizers
+ * 0.23 wrote the expected texts. */
 #include "test.h"
 
 #include "base/json.h"
@@ -20,7 +20,7 @@ static const JsonValue *json_of(const char *text)
     return json;
 }
 
-/* The pieces with | between. */
+/* Appends the pieces with | between them. */
 static void cut(const char *json, const char *text, bool raw_bytes, StrBuf *out)
 {
     PreTokenizer *pre;
@@ -149,7 +149,7 @@ static int32_t id_of(const Tokenizer *tokenizer, Str token)
     return id;
 }
 
-/* A tokenizer whose vocabulary is the tokens of "a|b|c", with the given decoder; *ids in their order. */
+/* A tokenizer with the given decoder, whose vocabulary is the tokens of "a|b|c"; *ids: their ids in this order. */
 static Tokenizer *decoder_tokenizer(const char *decoder, const char *tokens, TokenIds *ids)
 {
     StrBuf     json = {0};
@@ -220,7 +220,7 @@ static void decoders_write_as_the_peer(void)
             EXPECT_INT(utf8_valid_prefix(strbuf_cstr(&streamed), streamed.len), streamed.len);
         }
         token_stream_finish(&stream, &streamed);
-        /* a stream can't see ahead: a run of bad bytes is one U+FFFD, a text that spans tokens isn't replaced */
+        /* a stream can't look ahead: it turns a run of bad bytes into one U+FFFD, and doesn't replace text that spans tokens */
         if (!strstr(rows[i].want, "\xBF\xBD"
                                   "c") &&
             !strstr(rows[i].text, "xa|by"))
@@ -232,7 +232,7 @@ static void decoders_write_as_the_peer(void)
     }
 }
 
-/* What each token adds behind others, parts of characters included. */
+/* The bytes that each token adds after other tokens, including parts of characters. */
 static void bytes_are_those_behind_other_tokens(void)
 {
     static const Row rows[] = {
@@ -288,7 +288,7 @@ static const char *const known_patterns[] = {
     "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
 };
 
-/* Every word of text, by hand and by PCRE2. */
+/* Finds every word of the text by the scanner and by PCRE2. */
 static void scan_both(const Scanner *scanner, const Regex *regex, RegexScratch *scratch, Str text)
 {
     for (size_t at = 0; at < text.len;) {
@@ -304,7 +304,7 @@ static void scan_both(const Scanner *scanner, const Regex *regex, RegexScratch *
     }
 }
 
-/* Every code point's class, which the table builds with short cuts. */
+/* The class of every code point; the table is built with shortcuts. */
 static void classes_are_the_expressions(void)
 {
     static const struct {
@@ -332,7 +332,7 @@ static void classes_are_the_expressions(void)
     regex_scratch_destroy(scratch);
 }
 
-/* Each character after and before a letter, a space, a number, an apostrophe and itself. */
+/* Each character after and before a letter, a space, a digit, an apostrophe and itself. */
 static void scanners_class_every_character_as_pcre2(void)
 {
     RegexScratch *scratch = regex_scratch_create();
@@ -344,7 +344,7 @@ static void scanners_class_every_character_as_pcre2(void)
         StrBuf text = {0};
         for (uint32_t code = 0; code < 0x32400; code++) {
             if (code >= 0xD800 && code < 0xE000) continue;
-            if (code >= 0x3500 && code < 0xD700 && (code & 63)) continue; /* scripts of one class */
+            if (code >= 0x3500 && code < 0xD700 && (code & 63)) continue; /* within scripts of one class, only some characters */
             if (code >= 0x20000 && (code & 15)) continue;
             put_code(&text, code);
             put_code(&text, code);
@@ -475,13 +475,13 @@ static void expressions_find_what_oniguruma_finds(void)
          "c"},
         {"(?<n>a)\\k<n>", "xaa", "aa"},
         {"\\P{L}\\p{^N}\\P{N}", "ab1--", "1--"},
-        /* scripts, and not script extensions: the marks of Chinese texts are of no script */
+        /* by script, not by script extensions: punctuation of Chinese texts has no script */
         {"\\p{Han}+", "\u3002\u6f22\u5b57\u300c\u4eee", "\u6f22\u5b57"},
         {"\\P{Han}+", "\u6f22\u3001a\u5b57", "\u3001a"},
         {"[\\p{Kata kana}\\p{hira}]+", "\u3001\u30fc\u30ab\u3072\u30fc", "\u30ab\u3072"},
         {"\\p{Hani}", "\U0002ebf0", "\U0002ebf0"},
         {"\\p{Lo}\\p{Nd}", "a\U0002ebf0\U00010d40", "\U0002ebf0\U00010d40"},
-        /* marks are of a word */
+        /* combining marks belong to words */
         {"\\b\\w+\\b", "x\u0301y a", "x\u0301y"},
         {"\\bx.", "a\u0301x1 \u00b2x2 x3", "x3"},
         {"\\Bx.", " x1 a\u0301x2", "x2"},
@@ -504,7 +504,7 @@ static void expressions_find_what_oniguruma_finds(void)
     regex_scratch_destroy(scratch);
 }
 
-/* Too many steps are an error, not a hang. */
+/* Expressions that take too many steps are an error, not a hang. */
 static void expressions_that_run_wild_fail(void)
 {
     RegexScratch *scratch = regex_scratch_create();

@@ -1,5 +1,5 @@
-/* The BPE trainer: merges that Hugging Face's trainer (tokenizers 0.23) learns from the same text, the written files,
- * and the same result for any number of threads. Big texts: tests/oracle/tokenizer_train.py. */
+/* The BPE trainer: the merges that Hugging Face's trainer (tokenizers 0.23) learns from the same text, the written files, and the same
+ * result with any number of threads. For large texts: tests/oracle/tokenizer_train.py. */
 #include "test.h"
 
 #include "base/json.h"
@@ -22,7 +22,7 @@ static BpeTrainOptions options_of(int vocab_size, int64_t min_frequency)
                              .pad_token = "<|endoftext|>"};
 }
 
-/* The tokenizer.json learnt from texts. */
+/* Learns from the texts; returns the tokenizer.json. */
 static void trained(BpeTrainOptions options, const Str *texts, int64_t count, StrBuf *out)
 {
     BpeTrainer *trainer;
@@ -102,8 +102,7 @@ static void files_load_and_encode(void)
     arena_deinit(&arena);
 }
 
-/* One thread or three, one long text or its lines, a known expression or one for PCRE2: the same file but its pattern.
- */
+/* One thread or three, one long text or its lines, a known expression or one for PCRE2: the files are equal except for the pattern. */
 static void threads_and_cuts_do_not_show(void)
 {
     StrBuf      long_text = {0}, one = {0}, three = {0}, lines = {0};

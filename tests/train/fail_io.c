@@ -1,11 +1,10 @@
-/* Preloaded into a program, lets calls on files and folders whose path begins with FAIL_UNDER fail: those from the FAIL_AT-th on, FAIL_FOR
- * of them (1), as FAIL_AS says: EIO, ENOSPC, EACCES, EINTR, or short: a write takes half of its bytes; kill: the process is killed before
- * the call. FAIL_CALLS names the functions that
- * are counted and fail, such as "stat opendir"; unset: all below.
- * Or the FAIL_AT-th call of logf, which training makes in each step: nan: it gives NaN; hang: it never returns; slow: from then on one in
- * 256 of its thread's takes 30 ms.
- * Or each malloc and calloc of FAIL_BYTES bytes.
- * The numbers of both calls there were are written to the file FAIL_COUNT at the end. */
+/* Preloaded into a program, makes calls fail on files and folders whose path begins with FAIL_UNDER: FAIL_FOR calls (1) from the FAIL_AT-th
+ * on. FAIL_AS is the error: EIO, ENOSPC, EACCES, EINTR; short: a write takes half of its bytes; kill: the process is killed before the
+ * call. FAIL_CALLS names the functions that are counted and fail, such as "stat opendir"; unset: all functions below.
+ * Other values of FAIL_AS concern the FAIL_AT-th call of logf, which training makes in each step. nan: it returns NaN; hang: it never
+ * returns; slow: from then on one in 256 calls of its thread takes 30 ms.
+ * FAIL_BYTES: each malloc and calloc of so many bytes fails.
+ * At the end, the numbers of both kinds of calls are written to the file FAIL_COUNT. */
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -20,7 +19,7 @@
 #include <unistd.h>
 
 static long          num_calls, num_logs;
-static __thread long slow_calls; /* since it became slow, from 1 */
+static __thread long slow_calls; /* calls since it became slow, from 1 */
 
 enum { PASS, SHORT };
 
@@ -48,7 +47,7 @@ static int is_counted(const char *function)
     return !calls;
 }
 
-/* PASS, SHORT, or -1 with errno. */
+/* PASS, SHORT, or -1 with errno set. */
 static int fate(const char *path, const char *function)
 {
     static const struct {
@@ -154,7 +153,7 @@ struct dirent *readdir(DIR *dir)
     return fate(path_of(dirfd(dir), path), __func__) < 0 ? NULL : REAL(readdir)(dir);
 }
 
-/* A network file system reports a failed write here; the file is closed all the same. */
+/* A network file system may report a failed write at close; the file is closed all the same. */
 int close(int fd)
 {
     char path[PATH_MAX];

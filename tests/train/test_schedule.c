@@ -1,4 +1,4 @@
-/* The learning rate against its closed forms. */
+/* The learning rate, compared with its closed forms. */
 #include "train/schedule.h"
 
 #include "test.h"

@@ -1,4 +1,4 @@
-/* Runs of a tiny model in this process: what a step may allocate, what a bad step does, what resuming falls back to. */
+/* Runs of a tiny model in this process: what a step may allocate, the effect of a bad step, and which checkpoint resuming falls back to. */
 #include "train/trainer.h"
 
 #include "base/hash.h"
@@ -63,9 +63,9 @@ void *aligned_alloc(size_t alignment, size_t size)
 
 /* ---- a process that ends at a certain rename, a file system that can't exchange, a folder that appears ---- */
 
-static atomic_int  renames_left; /* of checkpoints as a whole, until this process is killed right before one; 0: it isn't */
+static atomic_int  renames_left; /* renames of whole checkpoints until this process is killed, right before one; 0: it isn't killed */
 static atomic_bool no_exchange;
-static const char *appearing, *appears_as; /* what another program moves into place right before mkdir makes it */
+static const char *appearing, *appears_as; /* a folder that another program moves into place right before mkdir creates it */
 
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
 
@@ -194,7 +194,7 @@ static void steps_allocate_nothing_from_the_second_on(void)
     EXPECT_OK(train_with("max_steps: 30\nthreads: 2\nsave_steps: 10\nlora: true\nlora_rank: 2\nlora_dropout: 0.1\n", &hooks, &outcome));
     EXPECT_INT(outcome.steps, 30);
     EXPECT_INT(atomic_load(&num_allocations), 0);
-    free(malloc(1)); /* the counter does count */
+    free(malloc(1)); /* checks that the counter counts */
     atomic_store(&is_counting, true);
     void *volatile probe = malloc(1);
     free(probe);
@@ -203,7 +203,7 @@ static void steps_allocate_nothing_from_the_second_on(void)
     close_folder();
 }
 
-/* A step that would blow up leaves weights alone and is counted; the third in a row ends the run. */
+/* A step that diverges changes no weight and is counted; the third in a row ends the run. */
 static void divergence_stops_with_the_weights_of_before(void)
 {
     TrainOutcome outcome;
@@ -246,7 +246,7 @@ static void a_damaged_checkpoint_is_passed_over(void)
     close_folder();
 }
 
-/* The manifest of a checkpoint whose optimizer.safetensors a test wrote. */
+/* Writes the manifest of a checkpoint whose optimizer.safetensors a test wrote. */
 static void rewrite_manifest(const char *folder)
 {
     static const char *const names[] = {"model.safetensors", "optimizer.safetensors", "run_state.json", "config.json"};
@@ -265,7 +265,7 @@ static void rewrite_manifest(const char *folder)
     strbuf_deinit(&text);
 }
 
-/* run_state.json, with `to` in place of `from`, under a manifest that fits. */
+/* Replaces `from` by `to` in run_state.json, and writes a manifest that fits. */
 static void reseal_state(const char *from, const char *to)
 {
     Arena       arena = {0};
@@ -282,7 +282,7 @@ static void reseal_state(const char *from, const char *to)
     arena_deinit(&arena);
 }
 
-/* Every field is looked at, whatever the checksums say. */
+/* Every field is checked, even if the checksums are right. */
 static void a_state_that_no_run_writes_is_passed_over(void)
 {
     static const struct {
@@ -330,7 +330,7 @@ static void a_state_that_no_run_writes_is_passed_over(void)
     close_folder();
 }
 
-/* A safetensors file of `count` of its tensors, the first from `first` on, the last with `rows_more` rows more than it has. */
+/* Writes a safetensors file of `count` tensors of `from`, from number `first` on; the last has rows_more additional rows. */
 static void rewrite_states(const char *from, const char *to, size_t first, size_t count, const char *const *metadata, int64_t rows_more)
 {
     StFile *file;
@@ -353,7 +353,7 @@ static void rewrite_states(const char *from, const char *to, size_t first, size_
     st_close(file);
 }
 
-/* What can't be gone on with is refused, naming what it is and what to do. */
+/* Checkpoints that can't be resumed are refused with a message that says what they are and what to do. */
 static void states_of_another_kind_are_refused(void)
 {
     static const char *const        ours[] = {"version", "2", "optimizer", "adamw", NULL},
@@ -387,7 +387,7 @@ static void states_of_another_kind_are_refused(void)
     close_folder();
 }
 
-/* The format before: all moments in one tensor. */
+/* The older format, with all moments in one tensor. */
 static void flat_states_are_refused(void)
 {
     static const int64_t segments[8];
@@ -415,7 +415,7 @@ static void the_oldest_checkpoints_go(void)
     close_folder();
 }
 
-/* A run that saves into the place of a checkpoint of the same step is killed before each of its renames. */
+/* A run that saves over a checkpoint of the same step is killed before each of its renames. */
 static void a_replaced_checkpoint_is_there_until_the_new_one_is(void)
 {
     char again[256];
@@ -452,7 +452,7 @@ static void a_replaced_checkpoint_is_there_until_the_new_one_is(void)
     close_folder();
 }
 
-/* Two runs begun together: what the first made while the second opened its model is seen by it. */
+/* Two runs begin together: the second sees what the first wrote while it opened its model. */
 static void a_run_that_appears_is_left_alone(void)
 {
     TrainOutcome outcome;
@@ -490,7 +490,7 @@ static void a_finished_run_is_left_alone_and_others_refused(void)
     close_folder();
 }
 
-/* Trained tokens up to the end of the run. */
+/* Number of trained tokens at the end of the run. */
 static int64_t trained_at_end(const char *more)
 {
     TrainOutcome outcome;
@@ -503,7 +503,7 @@ static int64_t trained_at_end(const char *more)
     return state.total_trained;
 }
 
-/* As programs before this one wrote it. */
+/* Rewrites the checkpoint as older versions wrote it. */
 static void forget_rows(const char *checkpoint)
 {
     Arena       arena = {0};
@@ -518,7 +518,7 @@ static void forget_rows(const char *checkpoint)
     arena_deinit(&arena);
 }
 
-/* A run that goes on with steps of other sizes sees each row as often as its epochs say. */
+/* A run that resumes with another number of rows per step reads each row as often as its epochs say. */
 static void the_cursor_counts_rows(void)
 {
     open_folder();
@@ -543,11 +543,11 @@ static void the_cursor_counts_rows(void)
     forget_rows(path);
     snprintf(at_two, sizeof at_two, SMALL "save_steps: 2\nnum_epochs: 4\ngradient_accumulation_steps: 2\nresume_from_checkpoint: %s\n",
              path);
-    for (int again = 0; again < 2; again++) EXPECT_INT(trained_at_end(at_two), 4 * epoch); /* its run.json tells another batch by then */
+    for (int again = 0; again < 2; again++) EXPECT_INT(trained_at_end(at_two), 4 * epoch); /* by then its run.json has another batch size */
     close_folder();
 }
 
-/* Takes the line of a key out of a record, as a program would have written it that had no such key. */
+/* Removes the line of a key from a record, as if written by a version without that key. */
 static void drop_key(RunRecord *record, const char *key)
 {
     char *line = strstr(record->settings.data, key), *end = strchr(line, '\n') + 1;
@@ -582,13 +582,13 @@ static bool goes_on(const char *now_text, bool without, StrBuf *difference, bool
     return same;
 }
 
-/* A key of the run or of a data set that the record lacks is as by default. */
+/* Keys of the run or of a data set that are missing in the record have their defaults. */
 static void a_record_may_lack_keys(void)
 {
     static const char data[] = "model: m\nseed: 7\ndatasets: [{path: a.txt}, {path: b.txt";
     static const struct {
-        const char *end;  /* of the run file */
-        const char *says; /* NULL: the run goes on */
+        const char *end;  /* end of the run file */
+        const char *says; /* NULL: the run is resumed */
     } cases[] = {
         {"}]", NULL},
         {", samples: 0}]\nweight_decay: 0.1", NULL},
@@ -613,7 +613,7 @@ static void a_record_may_lack_keys(void)
     close_folder();
 }
 
-/* A base is read again only when its files were touched. */
+/* A base is read again only if its files were modified. */
 static void an_untouched_base_is_not_read_again(void)
 {
     Arena     arena = {0};
@@ -628,7 +628,7 @@ static void an_untouched_base_is_not_read_again(void)
     EXPECT_OK(run_record_base(model, &known, 2, &again));
     EXPECT_INT(again.base, 12345);
     flip_byte(in_folder("model/model.safetensors"));
-    EXPECT_INT(file_stamp(in_folder("model/model.safetensors")), 0); /* too fresh to be told from a further change */
+    EXPECT_INT(file_stamp(in_folder("model/model.safetensors")), 0); /* modified too recently to be told from a further change */
     EXPECT_OK(run_record_base(model, &known, 1, &touched));
     EXPECT(touched.base != first.base && touched.base != 12345);
     hf_model_close(model);
@@ -648,7 +648,7 @@ static void write_steps(Metrics *metrics, int64_t from, int64_t to)
     EXPECT_OK(metrics_sample(metrics, to, "a prompt", text, strlen(text)));
 }
 
-/* The log of a long run isn't kept in memory. Read back, it tells the same; the file is cut where the mark says. */
+/* The log of a long run isn't kept in memory. Reading it back gives the same, and the file is cut at the mark. */
 static void a_long_log_is_told_in_bounded_memory(void)
 {
     enum { STEPS = 120000 };
@@ -708,7 +708,7 @@ static void sleep_in_step(void *context, int64_t step)
     if (step == 3) sleep(*(const unsigned *)context);
 }
 
-/* Rank 0 is slow in one step: it is told, and the run goes on; one that hangs ends all. */
+/* Rank 0 is slow in one step: this is reported, and the run continues; a rank that hangs ends all. */
 static void a_rank_that_stands_still(void)
 {
     static const char text[] = "max_steps: 5\ngpus: 3\ndevice: cpu\ngradient_accumulation_steps: 1\ncomm_timeout: 1\nsave_steps: 2\n";
@@ -720,7 +720,7 @@ static void a_rank_that_stands_still(void)
     EXPECT_INT(outcome.steps, 5);
     close_folder();
     open_folder();
-    seconds = 12; /* more than comm_timeout and 10 s; 2 s later its process would be ended */
+    seconds = 12; /* more than comm_timeout and 10 s; 2 s later the process would be ended */
     EXPECT_FAILS(train_with(text, &hooks, &outcome), ERR_RANK, "rank 0: no progress");
     EXPECT_OK(checkpoint_verify(in_folder("out/checkpoint-2")));
     seconds = 0;
