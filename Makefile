@@ -30,10 +30,10 @@ BUILD      ?= build
 JOBS       ?= $(shell nproc)
 FUZZ_SECONDS ?= 60
 
-# Of CMAKE_FLAGS CMake says which it doesn't know.
+# CMake names the definitions in CMAKE_FLAGS that it doesn't know.
 CMAKE_ARGS = -G Ninja -DCMAKE_BUILD_TYPE=$(BUILD_TYPE) -DSAN=$(SAN) -DCUDA=$(CUDA) $(or $(CMAKE_FLAGS),--no-warn-unused-cli)
 
-# Compiling the CUDA plugin takes minutes: the quickstart does it where a GPU can use it and nvcc was found.
+# Compiling the CUDA plugin takes minutes: the quickstart does it only if there are a GPU and nvcc.
 GPU    ?= /dev/nvidiactl
 PLUGIN  = $$([ -e $(GPU) ] && cmake --build $(BUILD) --target help | sed -n 's/^\(surogate_cuda\): phony$$/\1/p')
 
@@ -88,7 +88,7 @@ quickstart-build: configure
 docs:
 	@tools/site $(BUILD)
 
-# BUILD/libsurogate_cuda12.so, of the sources that BUILD's own plugin is of. cub asks for the headers of its compiler's version.
+# BUILD/libsurogate_cuda12.so, from the same sources as BUILD's own plugin. cub requires the headers of its compiler's version.
 CUDA12_ARCHS ?= 90a
 CUDA12_PTX   ?= 80
 cuda12: deps
@@ -131,7 +131,7 @@ release: deps
 	@cmake --build $(BUILD)-release -j $(JOBS) --target surogate surogate_library surogate_cuda
 	@tools/release $(BUILD)-release
 
-# The package needs Debian's shared libraries in place of having them inside.
+# The package depends on Debian's shared libraries instead of containing them.
 deb:
 	@tools/install-deps deb
 	@cmake -S . -B $(BUILD)-deb $(CMAKE_ARGS) -DCUDA=0 -DSHARED_LIBRARIES=ON "-DCMAKE_EXE_LINKER_FLAGS=$(DEB_LDFLAGS)" \

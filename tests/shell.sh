@@ -1,5 +1,5 @@
-# For tests that drive the program: source it, call the checks, end with `finish`. $SUROGATE is the program under test; each
-# test has a folder of its own, $dir, which is removed at the end.
+# For tests that drive the program: source this file, call the checks, end with `finish`. $SUROGATE is the program under test. Each test has
+# its own folder $dir, which is removed at the end.
 # shellcheck shell=bash
 set -u
 SUROGATE=${SUROGATE:-$(pwd)/build/surogate}
@@ -25,21 +25,21 @@ finish() {
     exit $((num_failed > 0))
 }
 
-# run ARGS...: the program, with stdout in $dir/out, stderr in $dir/err, the exit status in $status.
+# run ARGS...: runs the program; $dir/out is its stdout, $dir/err its stderr, $status its exit status.
 run() {
     status=0
     "$SUROGATE" "$@" > "$dir/out" 2> "$dir/err" || status=$?
 }
 
-# check NAME COMMAND...: passes when the command succeeds.
+# check NAME COMMAND...: passes if the command succeeds.
 check() {
     local name=$1
     shift
     if "$@"; then pass; else fail "$name"; fi
 }
 
-# refused NAME STATUS TEXT... -- ARGS...: the program ends with the status, all texts are on stderr, nothing on stdout. What it should refuse
-# it may begin, and serve or train on: it has $REFUSED_SECONDS (60).
+# refused NAME STATUS TEXT... -- ARGS...: the program ends with the status, all texts are on stderr, nothing on stdout. If it wrongly starts
+# to serve or train, it is stopped after $REFUSED_SECONDS (60).
 refused() {
     local name=$1 want=$2 text texts=()
     shift 2
@@ -67,7 +67,7 @@ refused() {
     pass
 }
 
-# $PYTHON: that of the caller, or one of Python 3.10 with NumPy; fails where that isn't there.
+# $PYTHON: as set by the caller, otherwise an interpreter of Python 3.10 or later with NumPy; fails if there is none.
 find_python() {
     local python fits='import sys, numpy; sys.exit(sys.version_info < (3, 10))'
     for python in ${PYTHON:-python3 /usr/bin/python3}; do
@@ -77,7 +77,7 @@ find_python() {
     return 1
 }
 
-# run_python FILE: a test in Python over the library, whose last line is counts as these.
+# run_python FILE: runs a Python test of the library; its last line has counts like those of `finish`.
 run_python() {
     SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so
     export SUROGATE SUROGATE_LIBRARY PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
@@ -96,10 +96,10 @@ run_python() {
     fi
 }
 
-# without_times FILE: a log less its timing fields.
+# without_times FILE: prints a log without its timing fields.
 without_times() { sed -E 's/"(time|duration_ms|tokens_per_second)":[0-9.]+,//g; s/,"ranks":\[[][0-9.,]+\]//g' "$1"; }
 
-# A tiny model folder with a tokenizer of its own, and a text: $dir/model, $dir/text.txt.
+# Makes a tiny model folder with its own tokenizer, and a text: $dir/model, $dir/text.txt.
 make_tiny() {
     seq 1 4000 | awk '{ print "line " $1 " says " ($1 * 7919 % 1000) " and " ($1 % 7 ? "goes on" : "stops.") }' > "$dir/text.txt"
     "$SUROGATE" tokenizer train --vocab-size 300 --out "$dir/tokenizer" "$dir/text.txt" 2> /dev/null
@@ -107,7 +107,7 @@ make_tiny() {
         vocab_size=300 head_dim=8 "$@" 2> /dev/null
 }
 
-# make_text_run LINE...: the same of 128 positions, and $dir/run.yaml, which trains it on the text; lines are added to it.
+# make_text_run LINE...: as make_tiny, with 128 positions, and $dir/run.yaml, which trains the model on the text; LINEs are added to it.
 make_text_run() {
     make_tiny max_position_embeddings=128
     printf '%s\n' "model: $dir/model" "datasets: [{path: $dir/text.txt}]" "sequence_len: 32" "model_dtype: fp32" "$@" > "$dir/run.yaml"

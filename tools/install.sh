@@ -2,8 +2,8 @@
 # Installs Surogate @VERSION@:   curl -fsS URL/install.sh | sh        or   sh install.sh [--prefix DIR] [FOLDER | URL]
 # Removes it:   sh install.sh --uninstall [--prefix DIR]
 #
-# FOLDER or URL: where the release lies; https, or http of this machine. DIR: ~/.surogate if not said. Needs neither root nor a compiler, and
-# touches nothing outside of DIR: DIR/bin/surogate is what belongs on the PATH. What is installed is replaced once the new one is whole.
+# FOLDER or URL: where the release is; https, or http of this machine. DIR: default ~/.surogate. Needs neither root nor a compiler, and
+# changes nothing outside of DIR: put DIR/bin/surogate on the PATH. An installed version is replaced only when the new one is complete.
 set -eu
 
 version='@VERSION@'
@@ -18,7 +18,7 @@ fail() {
 }
 has() { command -v "$1" > /dev/null 2>&1; }
 
-# Folders, and URLs that nobody on the way can change.
+# Only folders, and URLs that can't be changed on the way.
 check_source() {
     case $source in
     '') fail "where the release lies isn't known: name its folder or URL as the argument" ;;
@@ -66,7 +66,7 @@ fetch() { # FILE
     esac || fail "$source/$archive couldn't be fetched whole; nothing was changed"
 }
 
-# ours NAME PATTERN: it isn't there, or is a link to PATTERN, as this script makes it.
+# ours NAME PATTERN: NAME doesn't exist, or is a link to PATTERN, as this script makes it.
 ours() {
     if [ -L "$1" ]; then
         # shellcheck disable=SC2254
@@ -77,14 +77,14 @@ ours() {
     fail "$1 is there already, and isn't install.sh's: name another folder with --prefix; nothing was changed"
 }
 
-# Two at once would each remove what the other has just installed.
+# Two installers at the same time would each remove what the other has just installed.
 lock() {
     has flock || return 0
     exec 9< "$prefix/releases"
     flock -n 9 || fail "another install.sh is at work in $prefix: wait for its end"
 }
 
-# What installers left that were killed.
+# Removes what killed installers left.
 remove_leftovers() {
     for left in "$prefix"/.partial.*; do
         [ -d "$left" ] || continue
@@ -98,7 +98,7 @@ remove_other_releases() {
     done
 }
 
-# A name is changed in one move.
+# Changes a link in one atomic rename.
 link() { # TARGET NAME
     ln -s "$1" "$partial/link"
     mv -fT "$partial/link" "$2"
@@ -115,7 +115,7 @@ FOLDER | URL   where the release lies: https, or http of this machine
 EOC
 }
 
-# Its links first: what was cut off can be begun again.
+# The links are removed first: an uninstall that was cut off can be repeated.
 uninstall() {
     [ -L "$prefix/current" ] || [ -d "$prefix/releases" ] || fail "there is no Surogate in $prefix: name its folder with --prefix"
     if [ -d "$prefix/releases" ]; then lock; fi
@@ -199,4 +199,4 @@ main() {
     esac
 }
 
-main "$@" # the last line: a script that was cut off does nothing
+main "$@" # the last line: a script that arrives incomplete does nothing

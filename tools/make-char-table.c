@@ -1,5 +1,5 @@
-/* Writes the table of character classes as C: char_blocks[code >> 8] names a block of char_classes, and equal blocks are
- * one. Runs while building; utf8proc knows Unicode 14, a list adds what 15 and 16 brought. */
+/* Writes the table of character classes as C: char_blocks[code >> 8] is the index of a block in char_classes; equal blocks are stored once.
+ * Runs during the build. utf8proc knows Unicode 14; a list adds the characters of 15 and 16. */
 #include "text/tokenizer_unicode.h"
 
 #include <stdio.h>
@@ -32,7 +32,7 @@ static bool is_alphabetic_symbol(uint32_t code)
            (code >= 0x1F170 && code <= 0x1F189);
 }
 
-/* True when NFC of the character alone is another text. */
+/* Whether NFC changes the character when it is alone. */
 static bool nfc_changes(uint32_t code)
 {
     int32_t          buffer[32] = {0};
@@ -44,13 +44,13 @@ static bool nfc_changes(uint32_t code)
     return len != 1 || buffer[0] != (int32_t)code;
 }
 
-/* Yes for NFC's quick check answers "no" and "maybe", and for every combining class but 0. */
+/* True if NFC's quick check answers "no" or "maybe", and for every combining class except 0. */
 static bool nfc_open(uint32_t code)
 {
     if ((code >= 0x1161 && code <= 0x1175) || (code >= 0x11A8 && code <= 0x11C2)) return true; /* Hangul vowels, finals */
     const utf8proc_property_t *property = utf8proc_get_property((int32_t)code);
     if (property->combining_class != 0) return true;
-    if (property->comb_index != UINT16_MAX && property->comb_index >= 0x8000) return true; /* joins the one before */
+    if (property->comb_index != UINT16_MAX && property->comb_index >= 0x8000) return true; /* composes with the character before */
     return property->decomp_seqindex != UINT16_MAX && property->decomp_type == 0 && nfc_changes(code);
 }
 
@@ -99,13 +99,13 @@ static uint8_t flags_of(uint32_t code)
     return flags;
 }
 
-/* Blocks without any character that has a class: surrogates, private use, planes not in use. */
+/* Blocks in which no character has a class: surrogates, private use, unused planes. */
 static bool block_is_empty(uint32_t block)
 {
     return (block >= 0xD8 && block <= 0xF8) || (block >= 0x324 && block < 0xE00) || block >= 0xE02;
 }
 
-/* Blocks of Han, Hangul and Tangut in which all characters are alike. */
+/* Blocks of Han, Hangul and Tangut in which all characters have the same class. */
 static bool block_is_uniform(uint32_t block)
 {
     return (block >= 0x34 && block <= 0x4C) || (block >= 0x4E && block <= 0x9E) || (block >= 0xAC && block <= 0xD6) ||

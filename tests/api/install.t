@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `make install` puts in place is enough for C programs: those of docs/c_api.md.
+# The files that `make install` puts in place are enough to build and run C programs: those of docs/c_api.md.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 build=$(dirname "$SUROGATE")
@@ -63,7 +63,7 @@ for told in "prefix relative:/relative/lib relative" "LIBDIR lib64:lib64 /opt/su
     check "$told" grep -qF "the ${told%%:*} isn't an absolute path" "$dir/out"
 done
 
-# Another folder for libraries, and what takes all of it away again.
+# Another folder for libraries; then an uninstall that removes everything.
 files() { (cd "$dir/$1" && find . | sort); }
 mkdir -p "$dir/other/share/man" "$dir/other/lib64"
 echo mine > "$dir/other/share/man/mine"
@@ -100,7 +100,7 @@ for example in train generate head; do
     check "the example $example compiles" "$CC" -Wall -Wextra -Werror -o "$dir/work/$example" "$dir/work/$example.c" $flags
     (cd "$dir/work" && LD_LIBRARY_PATH=$dir/usr/lib "./$example") > "$dir/$example" 2> "$dir/err" || fail "the example $example: $(cat "$dir/err")"
 done
-# A program that was linked when the library's name had no number.
+# A program that was linked when the library's name had no version number.
 echo 'const char *sg_version(void) { return ""; }' | "$CC" -shared -fPIC -Wl,-soname,libsurogate.so -x c -o "$dir/work/libsurogate.so" -
 printf '#include <stdio.h>\n#include <surogate.h>\nint main(void) { puts(sg_version()); return 0; }\n' > "$dir/work/old.c"
 "$CC" -I"$dir/usr/include" -o "$dir/work/old" "$dir/work/old.c" "$dir/work/libsurogate.so" || fail "an old program doesn't compile"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Bad input: one clear message (what, where, what to do), the right exit status, nothing on stdout, nothing touched.
+# Bad input: one clear message (what, where, what to do), the right exit status, nothing on stdout, no file changed.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_tiny max_position_embeddings=128
@@ -14,7 +14,7 @@ max_steps: 4
 model_dtype: fp32
 END
 
-# refused, and the output folder was not made.
+# The command is refused, and the output folder wasn't made.
 untouched() {
     refused "$@"
     if [ -e "$dir/new" ]; then
@@ -134,7 +134,7 @@ untouched "a checkpoint beyond the end" 2 "checkpoint-4 is of step 4" "max_steps
 check "said before the data is read" [ "$(grep -c documents "$dir/err")" = 0 ]
 refused "short safetensors" 2 "cut/model.safetensors" -- eval "$dir/cut" --text "$dir/text.txt"
 if [ -n "$python" ]; then
-    # Header and data changed by hand: overlap, NaN, another shape, a missing and an unexpected tensor.
+    # Header and data changed by hand: overlapping tensors, NaN, another shape, a missing and an unexpected tensor.
     damage() {
         model_with "$1"
         "$python" - "$dir/$1/model.safetensors" "$1" << 'END'

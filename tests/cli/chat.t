@@ -1,6 +1,6 @@
 #!/bin/bash
-# surogate chat: from a pipe, and on a terminal: several turns, /system, /save, /regenerate, Ctrl+C that ends an answer, Ctrl+D that ends the
-# program; a full context.
+# surogate chat, from a pipe and on a terminal: several turns, /system, /save, /regenerate, Ctrl+C (ends an answer), Ctrl+D (ends the
+# program), a full context.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 python=$(command -v python3 || true)
@@ -18,13 +18,13 @@ piped() {
     status=0
     printf '%s' "$lines" | "$SUROGATE" chat "$model" "$@" > "$dir/out" 2> "$dir/err" || status=$?
 }
-# typed ARGS...: chat on a terminal; what is typed is on standard input, a line of JSON each: ["pattern", "keys"].
+# typed ARGS...: chat on a terminal. Standard input says what is typed, a line of JSON each: ["pattern to wait for", "keys"].
 typed() {
     cat > "$dir/keys"
     status=0
     timeout 120 "$python" tests/terminal.py 200 "$dir/raw" --type "$dir/keys" "$SUROGATE" chat "$model" "$@" > "$dir/screen" 2> "$dir/err" || status=$?
 }
-# roles FILE: of its messages, and contents of the user and the system.
+# roles FILE: the roles of its messages, and the contents of user and system messages.
 roles() {
     "$python" -c 'import json, sys
 print(" ".join(m["role"][0] + ("" if m["role"] == "assistant" else ":" + m["content"]) for m in json.load(open(sys.argv[1]))))' "$1"

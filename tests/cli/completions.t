@@ -1,5 +1,5 @@
 #!/bin/bash
-# The completion scripts: each shell that is here reads its own; bash and fish are asked what they offer.
+# The completion scripts: each installed shell reads its own; bash and fish are asked for their completions.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
@@ -19,7 +19,7 @@ touch run.yaml folder/lora.jsonl
 complete -p surogate > complete.txt
 check "bash has it" grep -q -F -e '-F _surogate surogate' complete.txt
 
-# offers WORDS... : what the function makes of a command line whose last word is completed, on one line
+# offers WORDS...: completions of the function for a command line whose last word is completed, on one line
 offers() {
     # shellcheck disable=SC2034
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -38,25 +38,25 @@ offered "--program" surogate explain --p
 offered "lora_alpha lora_alpha_pattern" surogate help keys lora lora_al
 offered "lora_rank= lora_rank_pattern=" surogate sft run.yaml lora_ra
 offered "lora_rank= lora_rank_pattern=" surogate sft lora_ra
-offered "" surogate sft r # a file begins so
+offered "" surogate sft r # a file may begin so
 offered "" surogate sft ""
 offered "true false" surogate sft run.yaml lora =
-offered "tensorboard" surogate sft run.yaml report_to = t # an item of a list
+offered "tensorboard" surogate sft run.yaml report_to = t # an item of a list of words
 offered "linear" surogate sft run.yaml lr_scheduler_type = li
 offered "lr_scheduler_type=linear" surogate sft run.yaml lr_scheduler_type=li
-offered "" surogate sft run.yaml model = "" # a path
+offered "" surogate sft run.yaml model = "" # a path: completed by the shell
 offered "" surogate generate folder lo
-offered "" surogate export folder --out --t # a value is no flag
+offered "" surogate export folder --out --t # --out takes a value, so --t isn't a flag
 offered "type=conversation" surogate inspect rows.jsonl type=conv
 offered "train_on=" surogate inspect rows.jsonl train_o
-offered "" surogate new folder lora_ra # its keys are those of config.json
+offered "" surogate new folder lora_ra # keys of config.json
 offered "ops text decoder" surogate bench ""
 offered "train" surogate tokenizer ""
 offered "zsh" surogate help completions z
 offered "generate" surogate help gen
 offered "" surogate nothing --a
 
-# Every verb, flag, key and value is offered.
+# Every verb, flag, key and value is completed.
 "$SUROGATE" help > verbs.txt
 sed -n 's/^  surogate \([a-z]*\).*/\1/p' verbs.txt > names.txt
 check "every verb" [ "$(offers surogate "")" = "$(tr '\n' ' ' < names.txt | sed 's/ $//')" ]

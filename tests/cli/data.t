@@ -1,15 +1,15 @@
 #!/bin/bash
-# render, encode, inspect and tokenize: what they print, and what they say to bad input.
+# render, encode, inspect and tokenize: their output, and their messages for bad input.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 make_chat
 model=$dir/model
 
-# says NAME: stdout of the last run is what stands on stdin, byte for byte, and it ended well.
+# says NAME: the last run ended well, and its stdout equals stdin byte for byte.
 says() {
     if [ "$status" = 0 ] && cmp -s - "$dir/out"; then pass; else fail "$1: exit $status: $(head -c 300 "$dir/out" "$dir/err")"; fi
 }
-# prints NAME TEXT...: stdout of the last run has each text, and it ended well.
+# prints NAME TEXT...: the last run ended well, and its stdout contains each text.
 prints() {
     local name=$1 text
     shift
@@ -90,7 +90,7 @@ run render "$model" --messages "$dir/chat.json"
 cp "$dir/out" "$dir/rendered.txt"
 run encode "$model" --text "$dir/rendered.txt" --json
 check "trained ids are served ids" [ "$(sed -E 's/.*"ids": \[([^]]*)\].*/\1/' "$dir/row")" = "$(sed -E 's/.*\[(.*)\].*/\1/' "$dir/out")" ]
-# trained ROW: the trained ids, and their count.
+# trained ROW: the trained ids and their number.
 trained() {
     local ids mask
     IFS=, read -ra ids <<< "$(sed -E 's/.*"ids": \[([^]]*)\].*/\1/' "$1")"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# surogate demo: what it writes is enough for the commands that it names, and the model learns what the rows say.
+# surogate demo: its files are enough for the commands that it prints, and the model learns the rows.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 cd "$dir" || exit 1

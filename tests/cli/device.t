@@ -1,5 +1,5 @@
 #!/bin/bash
-# A machine without a GPU is no news: only a run says once what it trains on.
+# A machine without a GPU isn't mentioned, except that a run says once which device it trains on.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ldconfig -p 2> /dev/null | grep -q 'libcuda\.so\.1'; then

@@ -1,6 +1,6 @@
 #!/bin/bash
-# surogate export: files whose every byte gguf's reader and llama.cpp were asked about (tests/oracle/make_gguf.py, check_gguf.py), what the
-# format can't say, adapters, and files written whole or not at all.
+# surogate export: files whose every byte was checked with gguf's reader and llama.cpp (tests/oracle/make_gguf.py, check_gguf.py). Also
+# models that the format can't express, adapters, and files written whole or not at all.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 families=tests/fixtures/families
@@ -12,14 +12,14 @@ export_as() {
     run export "$@" --to gguf --out "$dir/$name.gguf"
     check "$name: $(cat "$dir/err")" [ "$status" = 0 -a -s "$dir/$name.gguf" ]
 }
-# holds NAME TEXT...: the file has these bytes somewhere.
+# holds NAME TEXT...: the file contains these bytes.
 holds() {
     local name=$1 text
     shift
     for text in "$@"; do check "$name holds $text" grep -qaF -e "$text" "$dir/$name.gguf"; done
 }
 bytes() { stat -c %s "$dir/$1.gguf"; }
-# fitted FAMILY EXPRESSION: its fixture with another setting.
+# fitted FAMILY EXPRESSION: its fixture with a setting changed by the sed expression.
 fitted() {
     mkdir -p "$dir/fitted"
     cp -r "$families/$1" "$dir/fitted"
@@ -44,7 +44,7 @@ while read -r hash family; do
 done < tests/fixtures/gguf_families.txt
 check "families with a hash" [ "$(wc -l < tests/fixtures/gguf_families.txt)" -ge 15 ]
 
-# --- what the format can't say
+# --- models that the format can't express
 refused "gemma2's scalar" 2 "query_pre_attn_scalar 12: llama.cpp takes 8" -- export $families/gemma2 --to gguf --type f32 --out "$dir/no.gguf"
 refused "yarn" 2 "truncate: false of yarn can't be said" -- export $families/qwen3_yarn --to gguf --type f32 --out "$dir/no.gguf"
 fitted qwen3_yarn 's/"truncate": false/"truncate": true/'

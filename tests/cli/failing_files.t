@@ -1,6 +1,7 @@
 #!/bin/bash
-# A file that can't be looked at isn't an absent file: with any one stat, access, opendir or readdir failing, a command ends with an error
-# that names the cause, or gives what it gives otherwise. Signals end no command. What is no file is refused and not waited for.
+# A file that can't be checked doesn't count as absent: if any one stat, access, opendir or readdir fails, a command either ends with an
+# error that names the cause, or its results are unchanged. Signals end no command. Anything that isn't a regular file is refused without
+# waiting for it.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ldl 2> "$dir/err"; then
@@ -17,20 +18,20 @@ echo '[{"role": "user", "content": "line 1"}]' > "$dir/messages.json"
 printf '%s\n' '{"prompt": "line 1"}' '{"messages": [{"role": "user", "content": "line 1"}]}' > "$dir/prompts.jsonl"
 export FAIL_UNDER=$dir
 
-# What a command gives: its standard output, and the log and weights of a training.
+# The results of a command: its standard output, and a training's log and weights.
 results() {
     cat "$dir/out"
     [ ! -f "$dir/output/texts.jsonl" ] || cat "$dir/output/texts.jsonl"
     [ ! -f "$dir/output/metrics.jsonl" ] || without_times "$dir/output/metrics.jsonl"
     [ ! -f "$dir/output/metrics.jsonl" ] || (cd "$dir/output" && sha256sum adapter_model.safetensors tokenizer_config.json tokenizer.json)
 }
-# go ARGS...: from nothing.
+# go ARGS...: runs without results of earlier runs.
 go() {
     LD_PRELOAD='' rm -rf "$dir/output"
     (ulimit -t 20 && run "$@" && exit "$status")
     status=$?
 }
-# each CALLS ERROR TEXT ARGS...: any one of the calls fails. Either the command says so, or nothing is changed.
+# each CALLS ERROR TEXT ARGS...: each one of the calls fails in turn. Either the command reports it, or nothing changes.
 each() {
     local calls=$1 as=$2 text=$3 at count wrong=0
     shift 3
@@ -64,7 +65,7 @@ each "$looks" EACCES "Permission denied" generate "$dir/model" --prompt "line 1"
 each "$looks" EIO "Input/output error" generate "$dir/model" --prompts "$dir/prompts.jsonl" --out "$dir/output/texts.jsonl" --max-tokens 3
 each "$looks" EIO "Input/output error" inspect "$dir/model"
 
-# Signals: no open, fsync or close that one interrupts is a failure.
+# Signals: an interrupted open, fsync or close isn't a failure.
 undisturbed() {
     local at count
     go "$@"
@@ -82,14 +83,14 @@ undisturbed() {
 undisturbed pt "$dir/run.yaml" output_dir="$dir/output"
 undisturbed eval "$dir/model" --text "$dir/data/train.txt" --json
 
-# Memory that can't be had is exit 3: of the tokens of 4 pages of a decoder's cache (and of page 0), and of the losses of a text.
+# Out of memory is exit status 3: for the tokens of 4 pages of a decoder's cache (and of page 0), and for the losses of a text.
 FAIL_BYTES=$((5 * 32 * 4)) LD_PRELOAD=$dir/fail_io.so refused "no memory for pages" 3 "out of host memory (640 bytes" -- \
     chat "$dir/model" --context 128 < /dev/null
 ids=$("$SUROGATE" encode "$dir/model" --text "$dir/data/train.txt" | wc -w)
 FAIL_BYTES=$((4 * ids)) LD_PRELOAD=$dir/fail_io.so refused "no memory for losses" 3 "out of host memory ($((4 * ids)) bytes" -- \
     eval "$dir/model" --text "$dir/data/train.txt"
 
-# No file: a pipe nobody writes to, a device without end, a folder, in the place of each file of a model's folder.
+# In place of each file of a model's folder: a pipe without a writer, an endless device, a folder.
 socket() { python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$1" 2> /dev/null; }
 link() { ln -s /dev/zero "$1"; }
 for name in config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja model.safetensors \

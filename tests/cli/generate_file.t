@@ -1,5 +1,5 @@
 #!/bin/bash
-# surogate generate of a file of prompts: the samples and their order, going on after kills and failing writes with the same bytes, other
+# surogate generate with a file of prompts: the samples and their order; resuming with the same bits after kills and failed writes; other
 # settings, bad lines; --messages, --logprobs, biases and penalties.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
@@ -61,7 +61,7 @@ look() {
     if $python "$dir/look.py" "$@" 2> "$dir/err"; then pass; else fail "$name: $(tail -1 "$dir/err")"; fi
 }
 
-# --- all of it
+# --- a whole run
 run generate "$model" "${flags[@]}" --out "$dir/whole/out.jsonl"
 whole=$dir/whole/out.jsonl
 check "it ends well: $(cat "$dir/err")" [ "$status" = 0 -a ! -s "$dir/out" ]
@@ -83,7 +83,7 @@ unset COLUMNS NO_COLOR
 check "progress on a terminal: $(cat "$dir/screen")" grep -qaE $'\r\033\\[K[0-9]+/2040 lines  [0-9]+ at once  [0-9]+ tok/s' "$dir/raw"
 check "it leaves one line" [ "$(grep -c . "$dir/screen")" = 1 ]
 
-# --- a sample depends on its row and number alone
+# --- a sample depends only on its row and number
 head -30 "$dir/prompts.jsonl" > "$dir/fewer.jsonl"
 run generate "$model" --prompts "$dir/fewer.jsonl" --n 2 --max-tokens 12 --logprobs 2 --seed 5 --rows 4 --out "$dir/fewer.out"
 check "of fewer rows and samples" cmp "$dir/fewer.out" <(grep -v '"sample":2,' "$whole" | grep -E '^\{"index":[12]?[0-9],')
@@ -114,7 +114,7 @@ while [ "$kills" -lt "$kills_wanted" ] && [ "$num_failed" = "$failed_before" ]; 
         status=$?
         [ "$status" = 137 ] || break
         [ ! -e "$dir/killed.jsonl" ] || cmp -s "$dir/long.jsonl" "$dir/killed.jsonl" || fail "it has its name before it is complete"
-        # As a kill inside of a write leaves it.
+        # A kill within a write leaves half a line.
         [ $((kills % 3)) = 0 ] && [ -s "$dir/killed.jsonl.part" ] && printf '{"index":5,"sam' >> "$dir/killed.jsonl.part" && torn=$((torn + 1))
     done
     check "after $kills kills, exit $status: $(tail -1 "$dir/err")" cmp "$dir/long.jsonl" "$dir/killed.jsonl"
@@ -137,7 +137,7 @@ run generate "$model" "${longer[@]}" --out "$dir/stopped.jsonl"
 check "it goes on: $(cat "$dir/err")" grep -qE 'stopped.jsonl.part: goes on after [1-9][0-9]* of [0-9]+ lines' "$dir/err"
 check "and ends as without" cmp "$dir/long.jsonl" "$dir/stopped.jsonl"
 
-# --- what is there isn't as it was written: lines from there on are made again
+# --- the file differs from what was written: lines from the difference on are made again
 head -c 3000 "$whole" | sed '3s/"sample":2/"sample":4/' > "$dir/odd.jsonl.part"
 cp "$whole.settings.json" "$dir/odd.jsonl.settings.json"
 run generate "$model" "${flags[@]}" --out "$dir/odd.jsonl"
@@ -233,8 +233,8 @@ run generate "$model" "${flags[@]}" --prompts "$dir/few.jsonl" --max-tokens 1 --
 check "$(tail -1 "$dir/err")" [ "$status" = 0 ]
 look "max_tokens of a row" few "$whole" "$dir/few.out" 4
 
-# --- memory doesn't grow with the number of prompts, but by what the file itself takes
-peak() { # N prompts; KiB of memory at most
+# --- memory doesn't grow with the number of prompts, except by the size of the file itself
+peak() { # N prompts; prints the peak memory in KiB
     seq 0 $(($1 - 1)) | awk '{ print "{\"ids\": [" $1 % 50 + 1 ", 7], \"max_tokens\": " 1 + $1 % 5 "}" }' > "$dir/many.jsonl"
     "$SUROGATE" generate "$model" --prompts "$dir/many.jsonl" --ignore-eos --device cpu --out "$dir/many$1.out" > /dev/null 2>&1 &
     local pid=$! most=0 now
@@ -290,7 +290,7 @@ check "the same text as of one prompt" [ "$(texts "$dir/asked")" = "$(texts "$di
 echo '{"role": "user"}' > "$dir/no.json"
 refused "--messages of no list" 2 "no.json: the object has no field messages" -- generate "$model" --messages "$dir/no.json"
 
-# --- what is chosen
+# --- which tokens are chosen
 run generate "$model" --prompts "$dir/fewer.jsonl" --max-tokens 20 --logit-bias 40=1000 --ignore-eos --out "$dir/bias.out"
 look "--logit-bias" only "$dir/bias.out" 40
 run generate "$model" --prompts "$dir/fewer.jsonl" --max-tokens 20 --temperature 0 --ignore-eos --out "$dir/greedy.out"
@@ -305,7 +305,7 @@ for penalties in "--repetition-penalty 1.3" "--presence-penalty 0.5 --frequency-
     check "$penalties: $(cat "$dir/err")" [ "$status" = 0 ]
 done
 
-# --- flags that can't be
+# --- flags that can't be combined
 no() { refused "$*" 2 "$says" -- generate "$model" --prompt a "$@"; }
 says="--repetition-penalty 0: expected a number above 0" no --repetition-penalty 0
 says="--presence-penalty 2.5: expected -2 to 2" no --presence-penalty 2.5

@@ -1,9 +1,9 @@
 #!/bin/bash
-# What every command says of itself keeps within 80 columns.
+# The help of every command fits 80 columns.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
-# narrow NAME: of what the last run printed.
+# narrow NAME: checks the output of the last run.
 narrow() {
     local wide
     wide=$(awk 'length > 80' "$dir/out" "$dir/err")

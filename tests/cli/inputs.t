@@ -1,11 +1,11 @@
 #!/bin/bash
-# What commands are given: keys that can't matter, other tools' words, standard input, inputs that aren't there.
+# Arguments of commands: keys without effect, words of other tools, standard input, missing inputs.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "output_dir: $dir/trained" "max_steps: 1"
 export HF_HUB_OFFLINE=1
 
-# warned NAME [TEXT...] -- ARGS...: exit 0, all texts on stderr.
+# warned NAME [TEXT...] -- ARGS...: exit status 0, all texts on stderr.
 warned() {
     local name=$1 text texts=()
     shift
@@ -31,7 +31,7 @@ check "help keys: what to do instead" grep -q "of 8 bits there is qlora: fp8" "$
 warned "help keys: a dataset's" -- help keys datasets.path
 refused "help keys: a typo" 2 "did you mean lora_rank?" -- help keys lora_rnak
 
-# Inputs that aren't there: plan says so, and asks no network.
+# Missing inputs: plan says so, without asking the network.
 refused "plan: no such dataset" 2 "none.jsonl: no such file or folder" -- plan "$dir/run.yaml" datasets.0.path="$dir/none.jsonl"
 refused "plan: no such template" 2 "chat_template" "none.jinja" -- plan "$dir/run.yaml" chat_template="$dir/none.jinja"
 echo '{% for' > "$dir/broken.jinja"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Which form keys and values of latent attention have in the KV cache, and how much of it there is, is told.
+# With latent attention, the output says in which form keys and values are cached, and how large the cache is.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 model=tests/fixtures/architectures/deepseek_v3

@@ -1,5 +1,5 @@
 #!/bin/bash
-# No memory on the host, from the n-th allocation on: exit status 3 and one line, whichever it is. TRIALS: how many of each command.
+# Host memory runs out at the n-th allocation: exit status 3 and one line, whichever allocation it is. TRIALS: number of trials per command.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_malloc.so" tests/cli/fail_malloc.c -ldl 2> "$dir/err"; then
@@ -21,7 +21,7 @@ device: cpu
 output_dir: out
 END
 
-# Numbers of allocations in equal steps, and the last ones.
+# Allocation numbers in equal steps, and the last ones.
 commands=("generate base --prompt The --max-tokens 2" "eval base --text text.txt --json" "pt run.yaml" "new --arch qwen3-tiny --random again")
 for command in "${commands[@]}"; do
     rm -rf out again

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Models that give NaN: no command takes that for a result. And the bytes that bits per byte are divided by.
+# Models that give NaN: no command takes NaN for a result. Also the number of bytes that bits per byte are divided by.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "max_steps: 1"
@@ -8,7 +8,7 @@ mkdir "$dir/texts"
 cp "$dir/short.txt" "$dir/texts/a.txt"
 head -c 500 "$dir/text.txt" | tail -c 200 > "$dir/texts/b.txt"
 
-# with_last HEX: the model with other last bytes of its weights, which are those of the last norm: $dir/odd.
+# with_last HEX: makes $dir/odd, the model with the last bytes of its weights (of the last norm) replaced.
 with_last() {
     local file=$dir/odd/model.safetensors bytes=$((${#1} / 2))
     rm -rf "$dir/odd"
@@ -24,7 +24,7 @@ is_json() {
 run eval "$dir/model" --text "$dir/short.txt" --json
 check "a sound model: exit $status" [ "$status" = 0 ]
 check "a sound model has no problem" [ "$(grep -c problem "$dir/out")" = 0 ]
-with_last "$(printf "ffff7f7f%.0s" {1..32})" # each the largest of f32: products of it aren't finite
+with_last "$(printf "ffff7f7f%.0s" {1..32})" # each is the largest f32: products with it aren't finite
 for text in "$dir/short.txt" "$dir/texts"; do
     run eval "$dir/odd" --text "$text" --json
     check "eval of NaN: exit $status" [ "$status" = 4 ]
@@ -39,9 +39,9 @@ for options in "--temperature 0" "--temperature 1" "--temperature 0.5 --top-p 0.
     refused "generate of NaN, $options" 4 "the model gives" "so that none can be chosen" -- generate "$dir/odd" --prompt "line 1" --max-tokens 3 $options
 done
 
-# Bits per byte: nats of all tokens but the first, over the bytes of all but the first.
+# Bits per byte: nats of all tokens except the first, divided by the bytes of these tokens.
 first=$("$SUROGATE" encode "$dir/model" --text "$dir/short.txt" | awk '{ print $1 }')
-for len in 1 2 3 4 5 6 7 8; do # bytes of the first token: the longest beginning that is this one id
+for len in 1 2 3 4 5 6 7 8; do # bytes of the first token: the longest beginning that encodes to this one id
     head -c "$len" "$dir/short.txt" > "$dir/begin.txt"
     [ "$("$SUROGATE" encode "$dir/model" --text "$dir/begin.txt" | tr -d ' \n')" = "$first" ] && bytes=$len
 done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Which CUDA plugin is opened: that of the driver's generation, else the one that is there. Driver and plugins are stand-ins.
+# Which CUDA plugin is opened: the one for the driver's CUDA version, otherwise the one that exists. Driver and plugins are stand-ins.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 CC=${CC:-cc}
@@ -12,11 +12,11 @@ cp "$SUROGATE" "$dir/bin/surogate"
 export LD_LIBRARY_PATH=$dir/driver
 unset SUROGATE_CUDA_PLUGIN
 
-driver() { # VERSION: what the driver knows; "": there is none
+driver() { # VERSION: CUDA version of the driver; "": no driver
     rm -f "$dir/driver/libcuda.so.1"
     [ -z "$1" ] || echo "int cuDriverGetVersion(int *out) { *out = $1; return 0; }" | "$CC" -shared -fPIC -x c -o "$dir/driver/libcuda.so.1" -
 }
-plugins() { # FILE...: those that are there
+plugins() { # FILE...: the plugins that exist
     rm -f "$dir"/bin/*.so
     for file; do echo "int nothing;" | "$CC" -shared -fPIC -x c -o "$dir/bin/$file" -; done
 }
@@ -51,7 +51,7 @@ plugins
 "$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
 check "both are looked for" grep -q "no plugin (looked for .*libsurogate_cuda12.so, .*libsurogate_cuda.so" "$dir/err"
 
-# gpu MAJOR MINOR NAME: a driver with one GPU. "" as MAJOR: its GPU doesn't tell.
+# gpu MAJOR MINOR NAME: a driver with one GPU. MAJOR "": the GPU doesn't report its compute capability.
 gpu() {
     "$CC" -shared -fPIC -x c -o "$dir/driver/libcuda.so.1" - << EOC
 #include <stdio.h>

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Other tools' run files become ours: each file of tests/cli/port is ported to the text beside it (.run), or refused with it (.err), and
-# what is ported can be planned and trained. UPDATE=1 writes those texts.
+# Run files of other tools are translated: each file of tests/cli/port gives the text beside it (.run), or is refused with the message
+# beside it (.err). Translated files can be planned and trained. UPDATE=1 writes these texts.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export HF_HOME=$dir/cache # models with new tokens are made there
@@ -10,7 +10,7 @@ cases=tests/cli/port
 run pt model="$dir/model" datasets.0.path="$dir/text.txt" sequence_len=32 max_steps=1 lora=true device=cpu output_dir="$dir/adapter"
 check "an adapter: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
-# compared NAME FILE: FILE holds what lies beside the case.
+# compared NAME FILE: FILE equals the text beside the case.
 compared() {
     [ "${UPDATE:-}" ] && cp "$2" "$cases/$1"
     check "$1: $(diff "$cases/$1" "$2" 2>&1 | head -5)" cmp -s "$cases/$1" "$2"
@@ -41,7 +41,7 @@ for file in "$cases"/*.yaml "$cases"/*.yml "$cases"/*.json; do
 done
 check "at least 30 files" [ "$count" -ge 30 ]
 
-# What is written trains: rows in the layouts of a registry, found beside the file.
+# A translated file trains: rows in the layouts of a dataset registry, which is found beside the file.
 mkdir "$dir/work"
 cp -r "$cases/registry" "$dir/work/"
 cp "$cases/llamafactory-lora.yaml" "$dir/work/"
@@ -54,7 +54,7 @@ check "two steps of it: $(cat "$dir/err")" [ "$status" = 0 -a -s "$dir/trained/a
 run port "$dir/work/llamafactory-lora.yaml" --dataset-dir "$dir/work/registry"
 check "--dataset-dir" grep -q "path: $dir/work/registry/counting.json" "$dir/out"
 
-# Nothing is written over, and bad input is refused.
+# No file is overwritten, and bad input is refused.
 refused "a file that is there" 2 "run.yaml is there already" -- port "$cases/axolotl.json" --out "$dir/work/run.yaml"
 refused "a folder that is not there" 2 "cannot create $dir/none/run.yaml: " -- port "$cases/axolotl.json" --out "$dir/none/run.yaml"
 refused "no file" 2 "none.yaml" -- port "$dir/none.yaml"
@@ -88,7 +88,7 @@ cp "$dir/out" "$dir/warm-ported.yaml"
 run sft "$dir/warm-ported.yaml" device=cpu sequence_len=64 on_long_sample=truncate
 check "a long warm-up trains: $(cat "$dir/err")" [ "$status" = 0 ]
 
-# A foreign file that is given to plan or sft: refused ones name port, those that run say what differs.
+# A file of another tool given to plan or sft: a refused one names `port`, one that runs prints the differences.
 for command in plan sft pt; do
     refused "$command: a foreign file" 2 "looks like a run file of Axolotl (base_model)" "surogate port $cases/axolotl-alpaca-lora.yaml" -- \
         "$command" "$cases/axolotl-alpaca-lora.yaml"

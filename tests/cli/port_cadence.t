@@ -1,13 +1,13 @@
 #!/bin/bash
-# When runs of other tools evaluate and save. port_cadence.tsv has what transformers' Trainer does (tests/oracle/make_cadence.py): a ported
-# file does so at the same steps. Then what Axolotl makes of its own keys, and what is refused.
+# When runs of other tools evaluate and save. port_cadence.tsv holds the steps at which transformers' Trainer does
+# (tests/oracle/make_cadence.py): the translated file does so at the same steps. Then keys that only Axolotl has, and keys that are refused.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
-# value KEY: of the ported file; nothing where it isn't set.
+# value KEY: its value in the translated file; empty if it isn't set.
 value() { sed -n "s/^$1: *\([^ ]*\).*/\1/p" "$dir/out"; }
 
-# steps_of KEY PER_EPOCH: the steps before the 40th at which what these keys say happens, with 10 steps an epoch.
+# steps_of KEY PER_EPOCH: the steps before the 40th at which these keys evaluate or save, with 10 steps per epoch.
 steps_of() {
     local every times
     every=$(value "$1")
@@ -19,7 +19,7 @@ steps_of() {
     echo "${list:--}"
 }
 
-# ported TOOL KEYS: a file of that tool with the keys, a line of YAML.
+# ported TOOL KEYS: translates a file of that tool with the keys, one line of YAML.
 ported() {
     printf '%s\n' "{$2}" > "$dir/keys.yaml"
     run port --from "$1" "$dir/keys.yaml"
@@ -39,7 +39,8 @@ while IFS=$'\t' read -r keys evals saves; do
 done < tests/cli/port_cadence.tsv
 check "all rows: $count" [ "$count" -ge 150 ]
 
-# said NAME TOOL KEYS -- PATTERN...: the ported file has a line for each extended expression; one that begins with ! isn't there.
+# said NAME TOOL KEYS -- PATTERN...: the translated file has a line for each extended expression, and none for an expression that begins
+# with !.
 said() {
     local name=$1 pattern
     ported "$2" "$3"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What `make quickstart` builds: the program, and the CUDA plugin where both a GPU and nvcc are. And what make passes on to CMake.
+# What `make quickstart` builds: the program, and the CUDA plugin if there are a GPU and nvcc. Also what make passes on to CMake.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 mkdir "$dir/bin"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The release folder and its install.sh, from a folder and from a local web server, and what becomes of an install that goes wrong.
+# The release folder and its install.sh, from a folder and from a local web server, and installs that fail.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 build=$(dirname "$SUROGATE")
@@ -22,7 +22,7 @@ mkdir "$dir/home"
 export HOME=$dir/home
 cd "$dir" || exit 1
 
-# /cut/...: half of the file under the length of all of it. /slow/...: it never ends.
+# /cut/...: half of the file, with the length of the whole file. /slow/...: never ends.
 cat > server.py << 'EOC'
 import http.server, pathlib, sys, time
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -62,7 +62,7 @@ installs() { # NAME ARGS...
     check "$name: the program runs" runs
     check "$name: nothing is left beside it" test -z "$(find home/.surogate -name '.*' -not -name .surogate)"
 }
-# refuses NAME TEXT ARGS...: and what is installed stays.
+# refuses NAME TEXT ARGS...: the install fails, and the installed version stays.
 refuses() {
     local name=$1 text=$2 before
     shift 2
@@ -112,11 +112,11 @@ refuses "an unknown option" "unknown option" --root
 sh -c 'head -c $(($(wc -c < release/install.sh) / 2)) release/install.sh | sh' > out 2> err
 check "half of the script does nothing" test "$(find home -name '.partial*' | wc -l)" = 0
 
-# The next release, of which all goes wrong before it goes right.
+# The next release, which fails in every way before it succeeds.
 old=$(readlink home/.surogate/current)
 mkdir next
 gzip -dc "release/$archive" > next/plain
-printf 'more' >> next/plain # behind the end of the archive
+printf 'more' >> next/plain # bytes after the end of the archive
 gzip -9n < next/plain > "next/$archive"
 sed "s/^sha256=.*/sha256='$(sha256sum < "next/$archive" | cut -d' ' -f1)'/" release/install.sh > next.sh
 mv release first
@@ -138,7 +138,7 @@ refuses "a second one at once" "another install.sh is at work" release
 kill -KILL -- -$first
 wait $first 2> /dev/null
 for signal in TERM KILL; do
-    setsid sh release/install.sh "$url/slow" > out 2> err & # a group of its own
+    setsid sh release/install.sh "$url/slow" > out 2> err & # a process group of its own
     victim=$!
     for _ in $(seq 100); do
         [ -e "home/.surogate/.partial.$victim/archive" ] && break
@@ -154,7 +154,7 @@ done
 installs "the next release" "$url/release"
 check "it took the old one's place" test "$(readlink home/.surogate/current)" != "$old" -a "$(ls home/.surogate/releases | wc -l)" = 1
 
-# What takes it away again.
+# Uninstalling.
 check "--help" grep -qF -e "--uninstall    removes" <(sh release/install.sh --help)
 mkdir -p home/theirs
 ln -s /usr/bin home/theirs/current

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What scripts rely on: results on stdout alone, in their layout.
+# What scripts rely on: results only on stdout, in a fixed layout.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "output_dir: $dir/out" "max_steps: 3"
@@ -62,7 +62,7 @@ check "explain: what a layer is made of" grep -qE '^layer [0-9]+: [0-9]+ launche
 check "explain: each launch once" [ "$(grep -cE '^ *[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$dir/out")" = "$(sed -n 's/^micro_first: \([0-9]*\) launches.*/\1/p' "$dir/out")" ]
 run new --arch qwen3-0.6b "$dir/large"
 printf '%s\n' "model: $dir/large" 'model_dtype: bf16' > "$dir/large.yaml"
-# chunks_for GPU: how many chunks weights cross in between four of them.
+# chunks_for GPU: number of chunks in which weights are gathered among four of them.
 chunks_for() {
     run explain "$dir/large.yaml" gpus=4 --gpu "$1"
     sed -nE 's/^bucket 0: 1136.[0-9]+ MiB of bf16 cross in ([0-9]+) chunks of at most 296.75 MiB$/\1/p' "$dir/out"
@@ -173,12 +173,12 @@ refused "merge into an adapter's folder" 2 "ranked holds an adapter; name a new 
 check "nothing is written into it" [ "$(ls -A "$dir/ranked")" = "$files" ]
 refused "merge into a model's folder" 2 "merged already holds a model" -- merge "$dir/model" "$dir/lora" "$dir/merged"
 check "nothing stays of a refusal: $(ls -dA "$dir"/none "$dir"/.none* 2> /dev/null)" [ ! -e "$dir/none" -a ! -e "$dir/.none.partial" ]
-mkdir -p "$dir/.again.partial" && cp "$dir/merged/model.safetensors" "$dir/merged/config.json" "$dir/.again.partial" # as a kill leaves it
+mkdir -p "$dir/.again.partial" && cp "$dir/merged/model.safetensors" "$dir/merged/config.json" "$dir/.again.partial" # as a killed process leaves it
 run merge "$dir/model" "$dir/lora" "$dir/again"
 check "a merge that was cut is run again: $(cat "$dir/err")" cmp "$dir/merged/model.safetensors" "$dir/again/model.safetensors"
 check "nothing hidden stays" [ ! -e "$dir/.again.partial" ]
 if command -v python3 > /dev/null; then
-    # huge ADAPTER: its last tensor times 1e38, so that logits are no numbers
+    # huge ADAPTER: multiplies its last tensor by 1e38, so that logits aren't finite
     cp -r "$dir/lora" "$dir/huge"
     python3 - "$dir/huge/adapter_model.safetensors" << 'END'
 import struct, sys

@@ -1,6 +1,6 @@
 #!/bin/bash
-# surogate serve: every route by curl, errors by the field's name, streams, that what is served is what generate makes, who may ask, a full
-# queue, a client that goes, signals.
+# surogate serve: every route with curl, errors that name the field, streams, served texts equal to those of generate, access, a full queue,
+# clients that disconnect, signals.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 python=$(command -v python3 || true)
@@ -8,7 +8,8 @@ python=$(command -v python3 || true)
 command -v curl > /dev/null || { skip "curl isn't here"; finish; }
 make_chat max_position_embeddings=512
 model=$dir/model
-# As many rows as the tokenizer has tokens: score's numbers are of all rows, those of texts of the tokens that can come.
+# The vocabulary has exactly the tokenizer's size: score reports probabilities over all rows of the head, texts only over ids that can be
+# chosen.
 size=$("$python" -c 'import json, sys; t = json.load(open(sys.argv[1])); print(1 + max(list(t["model"]["vocab"].values()) + [a["id"] for a in t["added_tokens"]]))' "$dir/tokenizer/tokenizer.json")
 rm -r "$model"
 "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$model" hidden_size=32 intermediate_size=48 vocab_size="$size" \
@@ -23,7 +24,7 @@ done
 pid=
 trap '[ -n "$pid" ] && kill -9 $pid 2> /dev/null; rm -rf "$dir"' EXIT
 
-# serve ARGS...: a server of the model on a free port: $url, $pid.
+# serve ARGS...: starts a server of the model on a free port; sets $url and $pid.
 serve() {
     rm -f "$dir/address"
     "$SUROGATE" serve "$model" --port 0 --device cpu --threads 1 --dtype fp32 "$@" > "$dir/address" 2> "$dir/said" &
@@ -36,24 +37,24 @@ serve() {
     url=$(cat "$dir/address")
     [ -n "$url" ] || fail "it doesn't serve: $(cat "$dir/said")"
 }
-# ended: waits two minutes for the server's end, then kills it: $status.
+# ended: waits up to two minutes for the server to end, then kills it; sets $status.
 ended() {
     status=1
-    [ -n "$pid" ] || return # wait would wait for all
+    [ -n "$pid" ] || return # without it `wait` would wait for all jobs
     status=0
     timeout 120 tail --pid=$pid -f /dev/null || kill -9 $pid
     wait $pid || status=$?
     pid=
 }
-# ask PATH [JSON] [CURL ARGS...]: $dir/out is the body, $code the status.
+# ask PATH [JSON] [CURL ARGS...]: $dir/out is the answer's body, $code its status.
 ask() {
     local path=$1 body=${2-}
     shift $(($# > 1 ? 2 : 1))
     code=$(curl -s -m 60 -o "$dir/out" -D "$dir/head" -w '%{http_code}' ${body:+-H 'Content-Type: application/json' --data-binary "$body"} "$@" "$url$path")
 }
-# of EXPRESSION: of the JSON body `a` in Python.
+# of EXPRESSION: prints a Python expression over the JSON body `a`.
 of() { "$python" -c 'import json, sys; a = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$dir/out" "$1"; }
-# wrong NAME STATUS PARAM TEXT PATH JSON: refused so.
+# wrong NAME STATUS PARAM TEXT PATH JSON: refused with this status, naming the field.
 wrong() {
     ask "$5" "$6"
     local got
@@ -61,7 +62,7 @@ wrong() {
     check "$1: $code $got" [ "$code" = "$2" -a "${got%% *}" = "$3" ]
     check "$1 says why: $got" grep -qF -e "$4" <<< "$got"
 }
-# joined: of a stream in $dir/out: contents of each choice, the reasons, whether [DONE] is last.
+# joined: for the stream in $dir/out prints the content of each choice, the reasons, and whether [DONE] is last.
 joined() {
     "$python" - "$dir/out" << 'END'
 import json, sys
@@ -295,7 +296,7 @@ check "and logged: $(tail -3 "$dir/said")" grep -qE '^refused, 501: .' "$dir/sai
 check "no request's text in the log" [ "$(grep -c 'What' "$dir/said")" = 0 ]
 check "a line for each: $(tail -3 "$dir/said")" grep -qE '^POST /v1/completions 200, [0-9]+ tokens, [0-9]+ ms$' "$dir/said"
 
-# --- SIGTERM: what was begun ends, what comes is refused
+# --- SIGTERM: requests that have begun end, new ones are refused
 long="{$text, \"max_tokens\": 400, \"ignore_eos\": true, \"stream\": true, \"n\": 16}"
 curl -sN -m 60 -H 'Content-Type: application/json' -d "$long" "$url/v1/completions" > "$dir/stream" &
 client=$!
@@ -363,7 +364,7 @@ ask /v1/completions '{"model": "linked", "prompt": "It\nis\r\u001b", "max_tokens
 check "a logged text is one line: $(cat "$dir/said")" grep -qF 'prompt: It\nis\r\x1b' "$dir/said"
 curl -sN -m 60 -H 'Content-Type: application/json' "${auth[@]}" -d "{$text, \"max_tokens\": 450, \"ignore_eos\": true, \"stream\": true}" "$url/v1/completions" > "$dir/stream" &
 client=$!
-kill -STOP $pid # so that both signals find it serving
+kill -STOP $pid # so that both signals reach it while it serves
 kill -TERM $pid
 kill -INT $pid
 kill -CONT $pid
@@ -390,7 +391,7 @@ refused "a port beyond" 2 "--port 70000" -- serve "$model" --port 70000
 refused "two of a name" 2 "both called model" -- serve "$dir/model" --adapter model="$dir/tuned" --port 0 --device cpu
 refused "no adapter" 2 "nowhere" -- serve "$model" --adapter x="$dir/nowhere" --port 0 --device cpu
 
-# --- a model whose template prints tools and calls, as Hermes has them: calls that are forced
+# --- a model whose template prints tools and calls, as Hermes' does: forced calls
 cp -r "$model" "$dir/calling"
 cat > "$dir/calling/chat_template.jinja" << 'END'
 {% for t in tools or [] %}{{ t.function.name }} {% endfor %}

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Environment variables: the list of src/base/variables.c is what the sources read and what docs/debugging.md explains; others get a warning.
+# Environment variables: src/base/variables.c lists exactly those that the sources read and docs/debugging.md explains; others give a
+# warning.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 

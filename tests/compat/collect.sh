@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-export LC_ALL=C # of sorted lists
-# collect TREE FOLDER: lists of the names that $SUROGATE and the package of TREE have, in FOLDER; the present folder holds run.yaml and a log.
+export LC_ALL=C # for sorted lists
+# collect TREE FOLDER: writes into FOLDER lists of the names that $SUROGATE and the package of TREE have. The current folder holds run.yaml
+# and a log.
 collect() {
     local tree=$1 out=$2 keys
     "$SUROGATE" help keys --schema | "$PYTHON" "$names" keys > "$out/keys.txt"

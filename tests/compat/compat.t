@@ -1,6 +1,6 @@
 #!/bin/bash
-# What an older version left (made/, by ./make) still counts: a begun run goes on to the same bits from its shards, a program of its header runs
-# with the library, a model with a loss and inputs of its own trains, and every name is there.
+# Files of an older version (made/, by ./make) still work: an interrupted run continues from its shards to the same bits, a program for its
+# header runs with the library, a model with its own loss and inputs trains, and every name still exists.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 . tests/compat/collect.sh
@@ -10,7 +10,7 @@ build=$(realpath "$(dirname "$SUROGATE")")
 cp -r "$made"/* "$dir/"
 cd "$dir" || exit 1
 
-# --- a begun run: auto goes on, with the shards that are there, to the weights and the log of one that was never interrupted
+# --- an interrupted run: `auto` resumes it with the existing shards, to the weights and the log of a run that was never interrupted
 shards() { stat -c '%i %Y %s' begun/data/*/shard-*.tokens; }
 before=$(shards)
 run pt run.yaml output_dir=whole
@@ -25,7 +25,7 @@ check "and so is the log" cmp <(without_times whole/metrics.jsonl) <(without_tim
 check "its shards are taken" [ "$before" = "$(shards)" ]
 refused "another value is told" 2 "(there \"learning_rate: 0.001\", here \"learning_rate: 0.002\")" -- pt run.yaml output_dir=begun learning_rate=2e-3
 
-# --- a program of the old header; what it prints
+# --- a program for the old header prints the same
 if [ -e "$build/libsurogate.so" ]; then
     check "it compiles" "${CC:-cc}" -Wall -Werror -I"$made" -o program "$root/tests/compat/program.c" "$build/libsurogate.so"
     LD_LIBRARY_PATH=$build ./program > out 2> err
@@ -44,7 +44,7 @@ collect "$root" now
 for list in "$made"/*.txt; do
     list=$(basename "$list")
     [ "$list" = text.txt ] && continue
-    [ "$list" = python.txt ] && [ ! -e "$build/libsurogate.so" ] && continue # told above
+    [ "$list" = python.txt ] && [ ! -e "$build/libsurogate.so" ] && continue # this was said above
     check "$list: not there any more: $(comm -23 "$made/$list" "now/$list" | head -5 | tr '\n' ';')" \
         [ -z "$(comm -23 "$made/$list" "now/$list")" ]
 done

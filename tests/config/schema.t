@@ -1,5 +1,5 @@
 #!/bin/bash
-# The JSON Schema of run files: files that the program reads are valid, what it refuses isn't.
+# The JSON Schema of run files: files that the program accepts are valid, files that it refuses aren't.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 find_python || {
@@ -16,7 +16,7 @@ for file in examples/*.yaml examples/*/*.yaml tests/cli/port/*.run; do
     check "$file: $(valid "$file" || cat "$dir/problems")" valid "$file"
 done
 
-# agree OK|BAD LINE...: a file with these lines, for the schema and the program.
+# agree OK|BAD LINE...: the schema and the program agree on a file with these lines.
 agree() {
     local want=$1 said=BAD
     shift
@@ -24,7 +24,7 @@ agree() {
     if valid "$dir/run.yaml"; then said=OK; fi
     check "the schema: $*: expected $want, found $said: $(cat "$dir/problems")" [ "$said" = "$want" ]
     run plan "$dir/run.yaml"
-    said=BAD # one that is read stops at the model, which isn't there
+    said=BAD # a file that is accepted fails only at the model, which doesn't exist
     if grep -q -F -e "$dir/none: no such file" "$dir/err"; then said=OK; fi
     check "the program: $*: expected $want: $(cat "$dir/err")" [ "$said" = "$want" ]
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# On a GPU: two runs are equal to the bit, and so is one that was killed (SIGKILL) and started again: full and LoRA, several documents in
-# a row and one, each recipe, each format of a frozen base.
+# On a GPU: two runs are equal bit by bit, and so is a run that was killed (SIGKILL) and started again. Full training and LoRA, several
+# documents in a row and one, each recipe, each format of a frozen base.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! nvidia-smi -L > /dev/null 2>&1; then

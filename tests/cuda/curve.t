@@ -1,10 +1,11 @@
 #!/bin/bash
-# bf16 on the GPU against fp32 there, and that against fp32 on the CPU, over 1,000 steps on real text (this project's own): the mean loss of
-# the last 50 steps. fp32 differs by less than 0.01 % on the first two seeds, which is enough, as it is the same arithmetic in another order.
-# bf16 makes another trajectory of each seed: they ended from 0.01 % below to 0.62 % above on an H200, so that one seed says little of
-# the rounding. What is biased moves all seeds one way: the mean over five stays within 0.5 %, and each within 2 %, beyond which a run would
-# have gone wrong. The loss falls by a nat and more. A comparison after 200 steps says less: the loss still falls by 0.2 % a step there, and
-# rounding makes a curve a few steps early or late.
+# bf16 on the GPU against fp32 there, and fp32 there against fp32 on the CPU, over 1,000 steps on real text (this project's own): the mean
+# loss of the last 50 steps.
+# fp32 differs by less than 0.01 % on the first two seeds. Two are enough, as it is the same arithmetic in another order.
+# bf16 follows another trajectory for each seed: on an H200 the seeds ended from 0.01 % below to 0.62 % above, so one seed says little about
+# rounding. A bias would move all seeds the same way. So the mean over five seeds must stay within 0.5 %, and each seed within 2 %: beyond
+# that a run would have gone wrong. The loss falls by a nat and more.
+# Comparing after 200 steps would say less: the loss still falls by 0.2 % per step there, and rounding shifts a curve by a few steps.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! nvidia-smi -L > /dev/null 2>&1; then
@@ -29,7 +30,7 @@ warmup_steps: 20
 END
 # mean FROM TO FILE: the mean loss of these steps.
 mean() { grep '"log":"step"' "$3" | sed -E 's/.*"loss":([-0-9.e+]+).*/\1/' | awk -v a="$1" -v b="$2" 'NR >= a && NR <= b { s += $1; n++ } END { print s / n }'; }
-# off LOSS REFERENCE: by how many percent.
+# off LOSS REFERENCE: the difference in percent.
 off() { awk "BEGIN { printf \"%+.4f\", 100 * ($1 / $2 - 1) }"; }
 # within PERCENT DIFFERENCE WHAT
 within() {

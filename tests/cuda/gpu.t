@@ -1,5 +1,5 @@
 #!/bin/bash
-# Whole runs on a GPU: too little memory, a GPU that breaks in the middle, packed documents in bf16.
+# Whole runs on a GPU: too little memory, a GPU that fails during a run, packed documents in bf16.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 if ! nvidia-smi -L > /dev/null 2>&1; then
@@ -21,12 +21,12 @@ save_total_limit: 2
 END
 field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
 
-# --- too little memory: said before anything is loaded or written
+# --- too little memory: reported before anything is loaded or written
 refused "a plan beyond the GPU's memory" 3 "the plan takes" "per_device_train_batch_size" "what fits:" "activations" -- \
     pt "$dir/run.yaml" per_device_train_batch_size=65536 sequence_len=4096 output_dir="$dir/big"
 check "and nothing was written" [ ! -e "$dir/big" ]
 
-# --- the GPU breaks
+# --- the GPU fails
 if cc -shared -fPIC -o "$dir/break_gpu.so" tests/cuda/break_gpu.c -ldl -lpthread 2> /dev/null; then
     LD_PRELOAD=$dir/break_gpu.so BREAK_AFTER=6 run pt "$dir/run.yaml" output_dir="$dir/broken"
     check "a broken GPU ends the run with 1 ($status)" [ "$status" = 1 ]
@@ -40,7 +40,7 @@ else
     skip "no C compiler to break a GPU with"
 fi
 
-# --- a step over all rows: packed, and each in a row of its own; lengths are lognormal, median 300
+# --- a step over the same rows, packed and one document per row; lengths are lognormal with median 300
 awk 'BEGIN {
     srand(3)
     for (row = 0; row < 96; row++) {

@@ -1,10 +1,10 @@
 #!/bin/bash
-# What a GPU is seen to hold (NVML) is the plan and a fixed part for context and libraries, within 2 %, from 0.6B to 8B; and what `bench` says
-# that these take, within 1 % or 128 MiB, on one GPU and on each of two.
+# The GPU memory that NVML reports is the plan plus a fixed part for context and libraries, within 2 %, from 0.6B to 8B. What `bench`
+# reports for that part is right within 1 % or 128 MiB, on one GPU and on each of two.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i "${1:-0}"; }
-# said NAME PLAN BESIDE SEEN: plan and what is said to be beside it, against what was seen, in GiB.
+# said NAME PLAN BESIDE SEEN: plan and reported other memory, against the memory seen, in GiB.
 said() {
     check "$1: plan $2 + context and libraries ${3:-not said}, seen $4" \
         awk "BEGIN { d = $4 - $2 - ${3:-1000}; if (d < 0) d = -d; exit !(d <= 0.125 || d <= 0.01 * $4) }"

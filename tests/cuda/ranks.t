@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two GPUs, by copies and by NCCL: the numbers of one in fp32; what fails on one of them ends or skips the step on both, within the limits, and
-# leaves a whole checkpoint; ranks that are processes, of mpirun too.
+# Two GPUs, by copies and by NCCL: the numbers of one GPU in fp32. A failure on one of them ends or skips the step on both, within the
+# limits, and leaves a whole checkpoint. Ranks may be processes, also started by mpirun.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 gpus=$(nvidia-smi -L 2> /dev/null | wc -l)
@@ -28,7 +28,7 @@ END
 copies="memcpy_all_gather=true memcpy_send_recv=true"
 nccl="memcpy_all_gather=false memcpy_send_recv=false"
 losses() { grep '"log":"step"' "$1/metrics.jsonl" | sed -nE 's/.*"loss":([0-9.e+-]+).*/\1/p'; }
-# Of 20 losses the largest difference, over the first.
+# The largest difference of 20 losses, relative to the first.
 same_losses() {
     paste <(losses "$1") <(losses "$2") |
         awk '{ d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > most) most = d } END { print "most: " most; exit !(NR == 20 && most <= 1e-5) }'
@@ -62,7 +62,7 @@ else
     skip "no mpirun"
 fi
 
-# --- failing together: each in a folder of its own, all at the same time
+# --- failing together: each case in its own folder, all at the same time
 fail_step=
 if cc -O1 -shared -fPIC -fno-builtin -o "$dir/fail_step.so" tests/cuda/fail_step.c 2> /dev/null; then
     fail_step=$dir/fail_step.so
@@ -77,13 +77,13 @@ has_checkpoint() {
     done
     return 1
 }
-# What fails, in threads or processes, writes a line a check to its folder: "ok" or "FAILED: why".
+# Each case, in threads or processes, writes a line per check to its folder: "ok" or "FAILED: why".
 say() {
     local name=$1
     shift
     if "$@"; then echo ok; else echo "FAILED: $name"; fi >> "$out/said"
 }
-# threads WAY, processes PORT: start a run of two ranks; its processes are in `pid`.
+# threads WAY, processes PORT: start a run of two ranks; $pid has its processes.
 threads() {
     # shellcheck disable=SC2086
     "$SUROGATE" pt "$dir/run.yaml" output_dir="$out/run" max_steps=1000000 save_steps=50 save_total_limit=2 gpus=2 ${!1} > /dev/null 2> "$out/err0" &

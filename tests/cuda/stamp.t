@@ -1,6 +1,6 @@
 #!/bin/bash
-# The stamp of the GPU tests covers all that the plugin is compiled from, headers of other folders among them. Needs no GPU: a tree of three
-# files stands for the sources, compiled as CMake's ninja files have it.
+# The stamp of the GPU tests covers all files that the plugin is compiled from, including headers of other folders. Needs no GPU: a tree of
+# three files stands for the sources, compiled as in CMake's ninja files.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! command -v ninja > /dev/null || ! command -v cc > /dev/null; then
@@ -21,7 +21,7 @@ rule cc
   depfile = $out.d
 build CMakeFiles/surogate_cuda.dir/src/device/cuda/a.c.o: cc ../src/device/cuda/a.c
 END
-tells() { # NAME FILE: compare says that this file differs, and no other
+tells() { # NAME FILE: compare says that only this file differs
     tools/cuda-stamp compare "${3:-build}" > out
     check "$1: $(cat out)" grep -qx "$2" out
     check "$1: that alone: $(cat out)" [ "$(grep -c '^src/' out)" = 1 ]

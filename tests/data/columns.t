@@ -1,5 +1,5 @@
 #!/bin/bash
-# Columns and keys of datasets as public tools write them: none of them is silently left out, and all spellings give the same.
+# Columns and keys of datasets as public tools write them: none is ignored silently, and all spellings give the same.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 make_chat
@@ -11,7 +11,7 @@ if [ -n "$python" ]; then
     if [ "$status" = 0 ]; then pass; else fail "columns: $(tail -n 20 "$dir/columns")"; fi
 fi
 
-# the log of a run says it, and that of one whose rows are in the cache
+# a run's log names it, also when the rows come from the cache
 sed 's/^{/{"id": 5, "source": "here", /' "$dir/chats.jsonl" > "$dir/named.jsonl"
 cat > "$dir/run.yaml" << END
 model: $dir/model
@@ -28,9 +28,9 @@ done
 check "half of the rows are taken" grep -q "150 documents" "$dir/err"
 check "a file has no split of another name" grep -q 'named.jsonl: no split "test": the path is one file' "$dir/err"
 
-# keys for rows of another type are named, also where the type is found by the rows, and not twice where the run file says it
+# keys for rows of another type are named, even if the type was detected from the rows, and only once
 seq 1 40 | sed 's/.*/{"text": "row &"}/' > "$dir/texts.jsonl"
-idle() { # expected TEXT, keys of the data set
+idle() { # TEXT expected, keys of the data set
     printf 'model: %s\noutput_dir: %s\nsequence_len: 128\ndatasets:\n  - path: %s\n' "$dir/model" "$dir/idle" "$1" > "$dir/idle.yaml"
     printf '    %s\n' "${@:3}" >> "$dir/idle.yaml"
     run tokenize "$dir/idle.yaml"

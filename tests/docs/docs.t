@@ -1,6 +1,6 @@
 #!/bin/bash
-# Every code block of README.md and docs/ does what the page says (blocks.py); generated pages have nothing to run.
-# UPDATE=1 writes what console blocks print into the pages. PAGES="docs/dsl.md ...": only those.
+# Every code block of README.md and docs/ does what the page says (blocks.py); generated pages have no blocks to run. UPDATE=1 writes the
+# output of console blocks into the pages. PAGES="docs/dsl.md ...": only these pages.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 command -v python3 > /dev/null || { skip "python3 isn't installed" && finish; }

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Everything in examples/ runs: run files of small models for two steps, those of large ones as a plan for the GPU that they name.
+# Everything in examples/ runs: run files of small models for two steps, those of large models as a plan for the GPU that they name.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1 HF_HUB_OFFLINE=1
@@ -15,12 +15,12 @@ echo '{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "
 "$SUROGATE" tokenizer train --vocab-size 280 --out tokenizer train.txt 2> /dev/null
 "$root/tools/quickstart-config" "$SUROGATE" quickstart/config --tokenizer tokenizer 2> /dev/null
 
-# trains COMMAND FILE [KEY=VALUE...]: two steps of it.
+# trains COMMAND FILE [KEY=VALUE...]: runs two steps.
 trains() {
     run "$@" max_steps=2 warmup_steps=0 cooldown_steps=0 generate_samples=0 device=cpu
     check "$2: $(tail -3 err)" [ "$status" = 0 ]
 }
-# plans FILE: it fits the GPU that its second line names; the model is of that size, without weights.
+# plans FILE: the plan fits the GPU that the file's second line names. The model has that size, without weights.
 plans() {
     local arch flags
     case $1 in
@@ -35,7 +35,7 @@ plans() {
     check "$1 fits $flags: $(tail -3 err)" [ "$status" = 0 -a "$flags" ]
 }
 
-# The first act of the quickstart comes before the second.
+# The first part of the quickstart comes before the second.
 for file in $(find examples -type f | LC_ALL=C sort -r); do
     case $file in
     examples/quickstart.yaml) trains pt "$file" ;;

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The DSL: models/*.json are what python/surogate/models say, ops.json is the engine's list, wrong files get one message at the right line.
+# The DSL: models/*.json agree with python/surogate/models, ops.json is the engine's list, wrong files give one message with the right line.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
@@ -16,7 +16,7 @@ check "at least 300 wrong programs" [ "${good:-0}" -ge 300 ]
 python3 -m surogate.dsl show --svg surogate.models.llama -o "$dir/llama.svg"
 check "the drawing is XML with a box for each op" python3 -c "import sys, xml.dom.minidom as x
 assert len(x.parse(sys.argv[1]).getElementsByTagName('text')) == 23" "$dir/llama.svg"
-shown() { # shown MODEL LINE: the line is there, but for its runs of spaces
+shown() { # shown MODEL LINE: the output has the line, apart from runs of spaces
     python3 -m surogate.dsl show "surogate.models.$1" | tr -s ' ' > "$dir/shown"
     check "$1: $2" grep -qxF " $2" "$dir/shown"
 }

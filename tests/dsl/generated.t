@@ -1,5 +1,5 @@
 #!/bin/bash
-# Models that can be generated from a token at a time, and those of which generation says that they can't.
+# Models that can generate one token at a time, and models for which generation is refused with the reason.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
@@ -8,7 +8,7 @@ cd "$dir" || exit 1
 mkdir model
 echo '{"architectures": ["MixedForCausalLM"], "vocab_size": 32, "n_embd": 16, "n_layer": 2}' > model/config.json
 
-# write LINE: a model of which h is made of x by this line.
+# write LINE: writes a model in which this line computes h from x.
 write() {
     cat > mixed.py << END_OF_MODEL
 from typing import Any
@@ -46,7 +46,7 @@ END_OF_MODEL
 }
 wide='y = g.linear(g.concat(x, x, name="two"), self.w, name="y");'
 small='h = g.linear(y, self.out, name="h")'
-in_both() { # in_both CHECK ARGS...: of the programs that read the prompt and that go on from there
+in_both() { # in_both CHECK ARGS...: checks the program that reads the prompt and the one that continues from there
     for program in prefill decode; do "$@" ir model=model from_scratch=true ir=mixed.json device=cpu --program $program --after cache; done
 }
 makes() {
@@ -87,17 +87,17 @@ attention='g.attention(g.reshape(y, "B", "T", 2, "C", name="q"), g.reshape(y, "B
 cannot "a = $attention"', doc_start, None, g.alibi_table(len="T", num_heads=2, name="bias"), num_heads=2, num_kv_heads=2, head_dim="C", name="a"); y = g.reshape(a, "B", "T", "2 * C", name="z")' "bias = alibi_table(...) has an attribute len that follows from B or T"
 write "$wide a = $attention"', positions, num_heads=2, num_kv_heads=2, head_dim="C", name="a"); y = g.reshape(a, "B", "T", "2 * C", name="z"); '"$small"
 in_both refused "another doc_start" 2 "blocks.0.a: attention takes positions for doc_start" "nothing can be generated" --
-# A weight's row by way of constant ids has a gradient.
+# A weight's row that is taken by constant ids has a gradient.
 write "$wide "'ids = g.reshape(g.full(size=1, value=0, dtype="i32", name="f"), 1, 1, name="i"); y = g.mul(y, g.embedding(ids, self.w, name="row"), name="z"); '"$small"
 for program in micro_first decode; do
     run ir model=model from_scratch=true ir=mixed.json device=cpu --program $program
     check "a row by constant ids, $program: $(tail -1 err)" [ "$status" = 0 ]
 done
-# What mixes tokens is evaluated all the same.
+# Models that mix tokens can still be evaluated.
 write "$wide "'y = g.slice(g.pad(y, dim=1, before=1, name="p"), dim=1, size="T", name="z"); '"$small"
 run ir model=model from_scratch=true ir=mixed.json device=cpu --program score
 check "score: $(tail -1 err)" [ "$status" = 0 ]
-# In fp16, which only generation and evaluation compute in, what has the dtype of its input has it there too.
+# In fp16, which only generation and evaluation use, an op whose result has its input's dtype has it too.
 write "$wide "'y = g.softmax(y, name="s"); e = g.expand(g.reshape(g.max(y, dim=-1, name="m"), "B", "T", 1, name="r"), dim=-1, size="2 * C", name="e"); y = g.add(y, e, name="z"); '"$small"
 seq 1 500 | sed 's/^/The number is /' > text.txt
 "$SUROGATE" tokenizer train --vocab-size 280 --out small text.txt > /dev/null 2>&1

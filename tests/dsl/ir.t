@@ -1,5 +1,5 @@
 #!/bin/bash
-# A model that isn't built in: its IR by ir:, from the model folder, from SUROGATE_MODELS.
+# A model that isn't built in: its IR from the key ir, from the model folder, from SUROGATE_MODELS.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
@@ -47,21 +47,21 @@ check "SUROGATE_MODELS: $(tail -3 err)" [ "$status" = 0 ]
 cp tiny.json models/again.json
 SUROGATE_MODELS=models refused "two of one architecture" 2 "are both of TinyForCausalLM; remove one" -- eval bare --text text.txt
 SUROGATE_MODELS=nowhere refused "no such folder" 2 "SUROGATE_MODELS" "nowhere" -- eval bare --text text.txt
-# A loss of general ops trains, in both dtypes.
+# A loss made of general ops trains, in both dtypes.
 python3 -m surogate.dsl build "$root/tests/dsl/general.py" -o general.json || fail "general ops don't build"
 cp -r model general && echo '{"architectures": ["GeneralForCausalLM"], "vocab_size": 320, "n_embd": 32, "n_layer": 1}' > general/config.json
 for dtype in fp32 bf16; do
     run pt run.yaml model=general ir=general.json output_dir=general-$dtype model_dtype=$dtype max_steps=8 learning_rate=1e-2
     check "general ops in $dtype: $(tail -3 err)" [ "$status" = 0 ]
     check "their loss falls in $dtype" awk -F'[:,]' '/"loss"/ { for (k = 1; k < NF; k++) if ($k ~ /"loss"/) { if (!n++) first = $(k + 1); last = $(k + 1) } } END { exit !(n > 1 && last + 0 < first + 0) }' general-$dtype/metrics.jsonl
-    # The same without chains of element-wise ops: not a bit differs.
+    # Without chains of element-wise ops no bit differs.
     run pt run.yaml model=general ir=general.json output_dir=apart-$dtype model_dtype=$dtype max_steps=8 learning_rate=1e-2 fusion=residual_norm
     check "apart in $dtype: $(tail -3 err)" [ "$status" = 0 ]
     check "chains change no bit in $dtype" cmp general-$dtype/model.safetensors apart-$dtype/model.safetensors
     run explain run.yaml model=general ir=general.json model_dtype=$dtype
     check "explain shows chains in $dtype, and what isn't joined" sh -c "grep -q '^element-wise: [0-9]* ops in [1-9][0-9]* chains' out && grep -q \"isn't joined with\" out"
 done
-# Python is run where the command line says so.
+# Python runs only if the command line names the .py file.
 sed 's/tiny.json/tiny.py/' run.yaml > python.yaml
 refused "Python isn't run" 2 "python.yaml:10:5: tiny.py is Python" "--allow-python" "python3 -m surogate.dsl build tiny.py" -- plan python.yaml
 for arguments in "run.yaml ir=tiny.py" "python.yaml --allow-python"; do
@@ -97,7 +97,7 @@ refused "logits of another width" 2 "wide.py:47: Tiny: logits is (B, T, V + 1), 
 python3 -m surogate.dsl build --plain tiny.py | sed 's/"lm_head.weight", "shape": \["V"/"lm_head.weight", "shape": ["V + 1"/' > wide.json
 refused "the same in an IR" 2 "wide.json:" "output logits is f32[1,32,321], expected [1,32,320]: the rows, their tokens and the vocabulary V" -- \
     plan run.yaml ir=wide.json per_device_train_batch_size=1
-# Dropout: each node draws its own mask unless its site is said; where nothing is trained nothing is dropped.
+# Dropout: each node draws its own mask unless its site is given; programs that don't train drop nothing.
 sed 's/labels: Any, hyper: Any/labels: Any, hyper: Any, doc_id: Any, positions: Any, step: Any/; s/self.blocks(x)/self.blocks(x, doc_id, positions, step)/
 s/def forward(self, x: Tensor."B", "T", "C".)/def forward(self, x: Tensor["B", "T", "C"], doc_id: Any, positions: Any, step: Any)/
 s/return g.add(x, self.down(\(.*\)), name="sum")/h = g.dropout(self.down(\1), doc_id, positions, step, p=0.5, name="own")\n            return g.add(x, g.dropout(h, doc_id, positions, step, p=0.5, site=0, name="said"), name="sum")/' tiny.py > dropped.py
@@ -121,7 +121,7 @@ head -c 17000000 /dev/zero > large.json
 refused "a large file" 2 "large.json" -- plan run.yaml ir=large.json
 sed 's/"op": "gelu"/"op": "gellu"/' tiny.json > unknown.json
 refused "an unknown op" 2 "unknown.json:" "unknown op gellu" -- plan run.yaml ir=unknown.json
-# What the engine refuses has the line of the Python file.
+# Errors of the engine name the line of the Python file.
 line=$(grep -n 'self.down(g.gelu' tiny.py | cut -d: -f1)
 sed 's/"op": "add", "in": \["x", "blocks.{i}.down"\]/"op": "add", "in": ["x", "blocks.{i}.up"]/' tiny.json > shape.json
 refused "a shape that doesn't fit" 2 "tiny.py:$line: blocks.0.sum = add(" "expected" -- plan run.yaml ir=shape.json
@@ -132,7 +132,7 @@ sed "s/\"source\": \"tiny.py:$line\"/\"source\": \"\\\\u001b[2J\"/" tiny.json > 
 refused "a line that isn't one" 2 "escape.json:" "source: expected FILE:LINE" -- plan run.yaml ir=escape.json
 python3 -m surogate.dsl build --plain tiny.py -o plain.json
 check "a plain one has none" [ "$(grep -c '"source"' tiny.json plain.json | paste -sd' ')" = "tiny.json:$(grep -c '"op"\|"param"\|"repeat"\|"output"' tiny.json) plain.json:0" ]
-# Hints change what is computed again (nodes of the plan that are clones), and no bit of what is trained.
+# Hints change which values are recomputed (nodes of the plan that are clones), but no bit of the training.
 trained_with() {
     sed "$1" tiny.py > hints.py
     sed -i 's/import Array,/import Array, save,/' hints.py
@@ -152,7 +152,7 @@ for case in "15|recompute_block|" "5|recompute_block|/class Block/,/class Tiny/s
     check "$case: $(cat clones) clones" [ "$(cat clones)" = "$clones" ]
 done
 
-# Saved under other names and turned, loaded from there, gone on from, merged; the numbers are the same.
+# Weights saved under other names and transposed, loaded again, trained further and merged: the numbers are the same.
 sed 's/^@hf_config/@hf_export({"embed": transpose("words"), "lm_head.weight": "answer"})\n@hf_export.indexed("blocks", "layers.{i}")\n&/
     s/import Array,/import Array, hf_export, transpose,/' tiny.py > export.py
 python3 -m surogate.dsl build export.py -o export.json || fail "export.py doesn't build"
@@ -178,7 +178,7 @@ print(*sorted(n + str(head[n]['shape']) for n in head if n != '__metadata__' and
 names=$(names_of export/model.safetensors)
 check "names and shapes: $names" [ "$names" = "answer[320, 32] layers.0.down.weight[32, 128] layers.0.norm[32] layers.0.up.weight[128, 32] words[32, 320]" ]
 
-# A loss of two terms: that of the next token, and a quarter of that of the token itself, by the same head.
+# A loss of two terms with the same head: of the next token, and a quarter of that of the token itself.
 sed 's/return {"logits"/again = g.loss_sum(g.cross_entropy(logits, tokens, name="again"), hyper, name="again.sum")\n            &/
     s/"loss": g.loss_sum(losses, hyper, name="loss")/"loss": g.add(g.loss_sum(losses, hyper, name="loss"), g.scale(again, by=0.25), name="both")/' tiny.py > terms.py
 python3 -m surogate.dsl build terms.py -o terms.json || fail "terms.py doesn't build"
@@ -189,7 +189,7 @@ for ir in tiny terms; do
 done
 check "ln 320 and a quarter of it more: $(cat tiny.loss terms.loss)" awk -F: '{ loss[NR] = $2 } END { d = loss[2] / loss[1] - 1.25; exit !(d * d < 1e-5) }' tiny.loss terms.loss
 
-# Inputs of a model's own, which this data set does not give.
+# The model has inputs of its own, which this data set doesn't provide.
 python3 -m surogate.dsl build "$root/tests/dsl/inputs.py" -o inputs.json || fail "tests/dsl/inputs.py doesn't build"
 echo '{"architectures": ["InputsForCausalLM"], "vocab_size": 320, "n_embd": 32, "num_kinds": 3}' > model/config.json
 refused "a run of them" 2 "doesn't give the input kind" "inputs: {kind: FIELD}" -- pt run.yaml ir=inputs.json output_dir=own
@@ -208,7 +208,8 @@ s/"name": "kind", "dtype": "i32"/"name": "kind", "dtype": "i32", "pad": -100/|ki
 s/"name": "volume", "dtype": "f32"/"name": "volume", "dtype": "f32", "pad": 1/|inputs: volume: pad
 s/"inputs": \[/"inputs": 3, "notes": [/|inputs: expected an array
 END
-# Layers of two kinds, as the config lists them: each has the weights that it reads, biases are there where the config says so, and a frozen weight stays as it was.
+# Layers of two kinds, as listed in the config: each has the weights that it reads, biases exist if the config says so, and a frozen weight
+# stays unchanged.
 python3 -m surogate.dsl build "$root/tests/dsl/kinds.py" -o kinds.json || fail "tests/dsl/kinds.py doesn't build"
 for biased in true false; do
     kinds=null

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What is trained, named by objective: in JSON or Python, over any model; a teacher's outputs; chunks of rows; errors.
+# The key objective: in JSON or Python, over any model; a teacher's outputs; chunks of rows; errors.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
@@ -43,7 +43,7 @@ device: cpu
 model_dtype: fp32
 END
 numbers() { sed -nE 's/.*"step":([0-9]+).*"norm":([-0-9.e+]+).*"loss":([-0-9.e+]+).*/\1 \3 \2/p; s/.*"log":"eval".*"loss":([-0-9.e+]+).*/eval \1/p' "$1/metrics.jsonl"; }
-train() { # OUT KEYS...: it ends well
+train() { # OUT KEYS...: trains, and must end well
     local out=$1
     shift
     run pt run.yaml output_dir="$out" "$@"
@@ -55,13 +55,13 @@ near() { # A B: losses and norms within 1e-5
         { split(want[FNR], w); for (k = 2; k <= NF; k++) { d = $k / w[k] - 1; if (d < 0) d = -d; if (d > 1e-5) exit 1 } n++ } END { exit n < 5 }' <(numbers "$2") <(numbers "$1")
 }
 
-# --- the shipped one by name is the default; what is announced
+# --- the shipped objective by name is the default; what is announced
 train plain
 train named objective=sft.json
 same plain named
 check "the objective is announced with its hash" grep -q "sft.json says what is trained .*SHA-256 $(sha256sum sft.json | cut -d' ' -f1)" err
 
-# --- another one: what is evaluated stays the cross entropy
+# --- another objective: evaluations still report cross entropy
 train double objective=double.json
 train python objective=double.py
 same double python
@@ -70,13 +70,13 @@ run eval double --text text.txt --json
 check "the trained model is a plain one: $(tail -1 err)" [ "$status" = 0 ]
 check "it has no IR of its own" [ ! -e double/surogate_ir.json ]
 
-# --- what it tells besides
+# --- further numbers that it reports
 sed 's/"loss": g/"extra": g.scale(g.loss_sum(g.cross_entropy(logits, labels, name="c"), hyper, name="x"), by=2, name="twice"), &/' double.py > tells.py
 train tells objective=tells.py
 same tells double
 check "by name in the log: $(tail -1 tells/metrics.jsonl)" [ "$(grep -cE '"scalars":\{"extra":1[0-9.]+\}' tells/metrics.jsonl)" = 4 ]
 
-# --- a model with losses of its own: the objective's take their place
+# --- a model with its own losses: the objective's losses replace them
 python3 -m surogate.dsl build tiny.py -o tiny.json
 mkdir tiny && cp tokenizer/* tiny/ && echo '{"architectures": ["TinyForCausalLM"], "vocab_size": 300, "n_embd": 32, "n_layer": 2}' > tiny/config.json
 tiny=(model=tiny ir=tiny.json from_scratch=true)
@@ -86,7 +86,7 @@ same tiny-own tiny-sft
 train tiny-double "${tiny[@]}" objective=double.json
 check "its own loss is dropped" [ "$(numbers tiny-own | head -1)" != "$(numbers tiny-double | head -1)" ]
 
-# --- a teacher: of another family and width, frozen, not saved, gone on from
+# --- a teacher: of another family and width; frozen, not saved, resumed
 train taught objective=mix.json teacher_model=teacher
 check "the teacher isn't saved" sh -c '! grep -aq teacher taught/model.safetensors && [ "$(grep -ao "\"[a-z_.0-9]*.weight\"" taught/model.safetensors | sort)" = "$(grep -ao "\"[a-z_.0-9]*.weight\"" plain/model.safetensors | sort)" ]'
 train half objective=mix.json teacher_model=teacher max_steps=2 lr_scheduler_type=constant save_steps=2
@@ -110,7 +110,7 @@ check "an adapter has no weight of the teacher" sh -c '! grep -aq teacher keys-l
 run plan run.yaml objective=mix.json teacher_model=teacher memory=auto --gpu h200
 check "memory: auto knows the teacher: $(tail -1 err)" [ "$status" = 0 ]
 
-# --- some rows at a time: the same numbers, smaller memory
+# --- chunks of rows: the same numbers in less memory
 train chunks objective=mix.json teacher_model=teacher head_chunks=2
 near chunks taught
 run ir run.yaml objective=mix.json teacher_model=teacher head_chunks=2 --after recompute

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the engine refuses of a model in Python names the file's line, the instance, what is there and what is expected (tests/dsl/refused.py).
+# Errors of the engine for a model in Python name the file's line, the instance, what was found and what is expected (tests/dsl/refused.py).
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1

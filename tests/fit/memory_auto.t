@@ -1,13 +1,13 @@
 #!/bin/bash
-# A run with memory: auto trains with the settings that it chose: other ones in less memory, with the same losses. It goes on under another
-# choice, and a finished one is left alone.
+# A run with memory: auto trains with the settings that it chose: they differ from the defaults, need less memory and give the same losses.
+# It resumes under another choice, and a finished run is left alone.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "memory: auto" "max_steps: 4" "save_steps: 2" "per_device_train_batch_size: 2" "gradient_accumulation_steps: 4"
 
-# losses FOLDER: those of its steps, to five digits.
+# losses FOLDER: the losses of its steps, to five digits.
 losses() { sed -nE 's/.*"loss":([0-9]+\.[0-9]{4}).*/\1/p' "$dir/$1/metrics.jsonl"; }
-# What is said of the chosen settings.
+# The log's line about the chosen settings.
 chosen() { sed -n 's/^  chosen *//p' "$dir/err"; }
 
 run pt "$dir/run.yaml" output_dir="$dir/wide"
@@ -33,7 +33,7 @@ check "two ranks choose ($status): $(cat "$dir/err")" [ "$status" = 0 ]
 check "once for both: $(chosen)" [ "$(chosen | grep -cE '^4 x 1 ')" = 1 ]
 check "with the same losses: $(losses ranks)" [ "$(losses ranks)" = "$(losses wide)" ]
 
-# number KEY: what the last plan says of it.
+# number KEY: its value in the last plan.
 number() { sed -nE "s/.*\"$1\": ([0-9.e+-]+).*/\1/p" "$dir/out"; }
 run plan "$dir/run.yaml" --json memory=manual --gpu h200
 one=$(number tokens_per_second)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What planning costs, in instructions that callgrind counts: no more than in proportion to the depth, and little more where the plan
-# doesn't fit and settings that do are looked for. What is found does fit.
+# The cost of planning, in instructions that callgrind counts: proportional to the depth, and little more if the plan doesn't fit and
+# fitting settings are searched. The settings that are found do fit.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 # count NAME ARGS...: instructions of `plan` in $dir/NAME.
@@ -10,13 +10,13 @@ count() {
     valgrind --tool=callgrind --callgrind-out-file=/dev/null "$SUROGATE" plan "$@" 2>&1 > /dev/null |
         sed -n 's/.*Collected : //p' > "$dir/$name"
 }
-# at_most NAME PERCENT OTHER: the count of NAME is at most so much of OTHER's.
+# at_most NAME PERCENT OTHER: the count of NAME is at most this percentage of the count of OTHER.
 at_most() {
     local got base
     got=$(cat "$dir/$1") base=$(cat "$dir/$3")
     check "$1: $got instructions, $(awk "BEGIN { printf \"%.2f\", $got / $base }") of $3" [ $((100 * got)) -le $(($2 * base)) ]
 }
-# model LAYERS: a folder with so many layers, and a run file beside it.
+# model LAYERS: makes a folder with so many layers, and a run file beside it.
 model() {
     make_tiny max_position_embeddings=1024 num_hidden_layers="$1"
     mv "$dir/model" "$dir/model$1"
@@ -26,7 +26,7 @@ model() {
 adapters="lora=true recompute_block=true"
 for layers in 64 256 1024; do model $layers; done
 
-# What is said to fit does, to the per cent that is left free.
+# Settings that are said to fit do fit, up to the percent that is kept free.
 # shellcheck disable=SC2086
 for limit in 30MiB 60MiB 120MiB; do
     settings="device=cpu lora=false per_device_train_batch_size=8"
@@ -57,7 +57,7 @@ at_most 64 100 "a tenth of a second"
 at_most 256 450 64
 at_most 1024 450 256
 
-# Settings that fit are looked for: there are some, there are none.
+# Fitting settings are searched: once there are some, once none.
 count full64 "$dir/64.yaml" lora=false
 # shellcheck disable=SC2086
 for limit in 1KiB 8MiB 16MiB; do

@@ -1,5 +1,6 @@
 #!/bin/bash
-# surogate score: ln p of every token, as `eval` and `generate` have it; the same whatever stands beside a row; bad rows by their place.
+# surogate score: ln p of every token, equal to those of `eval` and `generate`; independent of other rows; bad rows are named with their
+# place.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 python=$(command -v python3 || true)
@@ -69,7 +70,7 @@ look() {
     shift
     if $python "$dir/look.py" "$@" 2> "$dir/err"; then pass; else fail "$name: $(tail -1 "$dir/err")"; fi
 }
-# rows LINE...: them in $dir/rows.jsonl
+# rows LINE...: writes them into $dir/rows.jsonl
 rows() { printf '%s\n' "$@" > "$dir/rows.jsonl"; }
 score() {
     local out=$1
@@ -79,7 +80,7 @@ score() {
     mv "$dir/out" "$dir/$out"
 }
 
-# --- as eval has it, over adapters and quantised bases too
+# --- equal to eval, also with adapters and quantised bases
 head -c 150 "$dir/text.txt" > "$dir/few.txt"
 $python -c 'import json, sys; print(json.dumps({"text": open(sys.argv[1]).read()}))' "$dir/few.txt" > "$dir/few.jsonl"
 for flags in "" "--adapter $dir/adapter" "--adapter $dir/adapter --qlora nf4" "--quantization int8" "--quantization fp8"; do
@@ -94,7 +95,7 @@ check "an adapter changes them, and so do formats" test "$(sort -u "$dir/all.out
 score by_itself.out "$dir/adapter" "$dir/few.jsonl" --json
 check "an adapter's folder alone" cmp "$dir/by_itself.out" <(score again.out "$model" "$dir/few.jsonl" --json --adapter "$dir/adapter"; cat "$dir/again.out")
 
-# --- as generate has it
+# --- equal to generate
 rows '{"text": "line 12 says"}'
 score prompt.out "$model" "$dir/rows.jsonl" --json
 $python "$dir/look.py" candidates "$dir/candidates.jsonl" "$dir/prompt.out" 300
@@ -132,7 +133,7 @@ sed -E 's/^(\{"ids":\[[^]]*\]).*/\1}/' "$dir/parts.out" > "$dir/ids.jsonl"
 score ids.out "$model" "$dir/ids.jsonl" --json
 look "prompt and completion" parts "$dir/parts.out" "$dir/ids.out"
 
-# --- ids that say what is trained: as data sets have it, and what comes out is the same again
+# --- ids with marks of trained tokens, as in data sets; the output can be read again and gives the same
 rows '{"ids": [5, 6, 7, 8]}' '{"ids": [5, 6, 7, 8], "prompt_tokens": 2}' '{"ids": [5, 6, 7, 8], "labels": [-100, 6, -100, 8]}' \
     '{"ids": [5, 6, 7, 8], "mask": [0, 1, 0, 1]}' '{"ids": [5, 6, 7, 8], "completion_mask": [1, 1, 1, 1], "assistant_masks": [0, 0, 0, 0]}' \
     '{"ids": [5, 6], "prompt_tokens": 2}'
@@ -141,7 +142,7 @@ look "what is trained" trained "$dir/given.out"
 score again.out "$model" "$dir/given.out" --json
 check "what is trained, again" cmp "$dir/given.out" "$dir/again.out"
 
-# --- a row's numbers are its own: alone, among others, in another order
+# --- a row's numbers don't depend on other rows: alone, among others, in another order
 awk '{ n = 1 + NR * 37 % 29; text = ""; for (i = 0; i < n; i++) text = text " " (NR * 31 + i * i) % 997; print "{\"text\": \"line" text "\"}" }' \
     <(seq 150) > "$dir/many.jsonl"
 for flags in "" "--recipe fp8-hybrid"; do
@@ -161,7 +162,7 @@ check "in another order" cmp <(tac "$dir/turned.out") "$dir/many.out"
 "$SUROGATE" score "$model" - --json < "$dir/many.jsonl" > "$dir/piped.out" 2> "$dir/err"
 check "from standard input: $(cat "$dir/err")" cmp "$dir/piped.out" "$dir/many.out"
 
-# --- a model of fewer positions than the shortest program has
+# --- a model with fewer positions than the shortest program
 "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/small" hidden_size=32 intermediate_size=48 vocab_size=300 head_dim=8 \
     max_position_embeddings=2 2> /dev/null
 seq 700 | awk '{ print "{\"ids\": [" $1 % 300 ", " $1 * 7 % 300 "]}" }' > "$dir/rows.jsonl"
@@ -206,7 +207,7 @@ rows ''
 refused "no rows" 2 "rows.jsonl has no rows" -- score "$model" "$dir/rows.jsonl"
 refused "no file" 2 "usage: surogate score MODEL_DIR FILE.jsonl" -- score "$model"
 
-# The likeliest tokens in place of each.
+# The likeliest tokens at each position.
 printf '%s\n' '{"ids": [5, 6, 7, 8]}' '{"prompt": "line 1", "completion": " says so"}' '{"ids": [9]}' '{"text": "line 7 says 433 and stops."}' > "$dir/some.jsonl"
 vocab=$("$python" -c 'import json, sys; print(json.load(open(sys.argv[1]))["vocab_size"])' "$model/config.json")
 run score "$model" "$dir/some.jsonl" --json

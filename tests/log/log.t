@@ -1,12 +1,12 @@
 #!/bin/bash
-# metrics.jsonl on a disk that fails for a while, and one that was cut; a tokenizer without EOS is told of.
+# metrics.jsonl on a disk that fails for a while, and cut files; a tokenizer without EOS gives a warning.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 24" "save_steps: 8" "save_total_limit: 3"
 run pt "$dir/run.yaml" output_dir="$dir/whole"
 check "the whole run ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
-# --- calls 12 to 14 fail, lines of steps 10 to 12
+# --- calls 12 to 14 fail, which write the lines of steps 10 to 12
 if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ldl 2> "$dir/err"; then
     for how in EIO ENOSPC short; do
         out=$dir/$how
@@ -30,7 +30,7 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
         run pt "$dir/run.yaml" output_dir="$out" dataset_cache_dir="$dir/full"
     check "a full one while tokenizing: exit $status, $(tail -1 "$dir/err")" [ "$status" = 3 -a \
         "$(grep -c "cannot .* $dir/full/.*: No space left on device. Make room; then the same command goes on where it stopped" "$dir/err")" = 1 ]
-    # --- a save doesn't read the log: it is a call more, which syncs it
+    # --- a save doesn't read the log: it makes one more call, which syncs it
     calls_of() {
         FAIL_UNDER=$dir/calls/metrics.jsonl FAIL_COUNT=$dir/count LD_PRELOAD=$dir/fail_io.so run pt "$dir/run.yaml" output_dir="$dir/calls" "$@"
         check "$*: it ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
@@ -45,12 +45,12 @@ else
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
 fi
 
-# --- epochs end at their number, also where the last step is a part of one
+# --- epochs end at their number, even if the last step is partial
 run pt "$dir/run.yaml" output_dir="$dir/epoch" max_steps=-1 num_epochs=2 sequence_len=128 per_device_train_batch_size=64 gradient_accumulation_steps=4
 check "2 epochs: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "the last step's: $(tail -1 "$dir/epoch/metrics.jsonl")" grep -q '"epoch":2,' <(tail -1 "$dir/epoch/metrics.jsonl")
 
-# --- cut in the middle of step 5's line, after checkpoint-16 was saved
+# --- the log is cut in the middle of step 5's line, after checkpoint-16 was saved
 out=$dir/cut
 cp -r "$dir/whole" "$out"
 rm -r "$out/checkpoint-24"
@@ -63,7 +63,7 @@ check "and stands in the log" cmp <(sed -nE 5p "$out/metrics.jsonl" | without_ti
 check "after the lines before it" cmp <(head -4 "$dir/whole/metrics.jsonl") <(head -4 "$out/metrics.jsonl")
 check "one line a step after it" [ "$(wc -l < "$out/metrics.jsonl")" = 13 ]
 check "up to the last step" cmp <(tail -8 "$dir/whole/metrics.jsonl" | without_times /dev/stdin) <(tail -8 "$out/metrics.jsonl" | without_times /dev/stdin)
-# killed before the next checkpoint, with a log that is longer or shorter than the checkpoint's, and never a second gap
+# killed before the next checkpoint, with a log that is longer or shorter than the checkpoint says; there is never a second gap
 for lines in 5 9 12; do
     rm -r "$out/checkpoint-24"
     sed -i 's/"finished": true/"finished": false/' "$out/run.json"
@@ -76,8 +76,8 @@ for lines in 5 9 12; do
 done
 check "the report is written" grep -q '"step":24' <(cat "$out/report.html")
 
-# --- lines of a log that was changed, and those that are written again, are told of
-changed() { # NAME SED TEXT: goes on from step 16 with the whole log after this change
+# --- changed lines of a log, and lines that are written again, are reported
+changed() { # NAME SED TEXT: resumes from step 16 with the whole log after this change
     rm -rf "$out"
     cp -r "$dir/whole" "$out"
     rm -r "$out/checkpoint-24"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# surogate report: runs on one page, whose data is what metrics.jsonl and run.json of each hold.
+# surogate report: several runs on one page, with the data of each run's metrics.jsonl and run.json.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 6" "validation_split_ratio: 0.2" "eval_steps: 2"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# What a person sees of a run on a terminal: no line runs over the edge, logged steps stay, colours only where they are wanted.
+# A run on a terminal: no line is longer than the terminal is wide, logged steps stay, colours appear only where wanted.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 python=$(command -v python3 || true)
@@ -9,12 +9,12 @@ unset COLUMNS NO_COLOR
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 30" "logging_steps: 5" "validation_split_ratio: 0.05" "eval_steps: 10" \
     "eval_max_batches: 2"
 
-# on COLUMNS ARGS...: the program on such a terminal; what stands there at the end is in $dir/screen, its bytes in $dir/raw.
+# on COLUMNS ARGS...: runs the program on a terminal of that width; $dir/screen has the final screen, $dir/raw the bytes.
 on() {
     status=0
     "$python" tests/terminal.py "$1" "$dir/raw" "$SUROGATE" "${@:2}" > "$dir/screen" || status=$?
 }
-# settled: the lines of steps and evaluations stand there once each, whole, and nothing is left of those in between.
+# settled: the screen has each line of a step or evaluation once, whole, and nothing else remains between them.
 settled() {
     [ "$(grep -oE '^step [0-9]+' "$dir/screen" | grep -oE '[0-9]+' | tr '\n' ' ')" = "5 10 15 20 25 30 " ] &&
         [ "$(grep -cE '^eval at step (10|20|30)  loss' "$dir/screen")" = 3 ] &&
@@ -52,7 +52,7 @@ check "and stands on a line of its own" [ "$(grep -E 'warning|error' "$dir/scree
 
 # --- control characters of files, hubs and models
 evil=$'\033]0;owned\a\033[2J\302\2331mX\r' # sets the title, clears the screen, colours
-harmless() { # of those characters nothing reached the terminal
+harmless() { # none of those characters reached the terminal
     ! grep -qaF -e $'\033]' -e $'\033[2J' -e $'\a' -e $'\302\233' -e $'X\r says' "$dir/raw"
 }
 shown() { grep -qaF '\x1b]0;owned\x07\x1b[2J\u009b1mX' "$dir/raw"; }
@@ -82,7 +82,7 @@ on 200 render "$dir/model" --messages "$dir/evil.json"
 check "a rendered text: $(cat -v "$dir/raw")" harmless
 check "a rendered text is shown" shown
 check "a pipe gets the rendered bytes" cmp <("$SUROGATE" render "$dir/model" --messages "$dir/evil.json") <(printf %s "$evil")
-# A model that writes ESC ] and BEL again and again: tokens of bytes alone, trained on them.
+# A model that writes ESC ] and BEL again and again: its tokens are single bytes, and it is trained on these texts.
 yes $'\033]0;t\a' | head -4000 | tr -d '\n' > "$dir/bells.txt"
 run pt "$dir/run.yaml" datasets.0.path="$dir/bells.txt" output_dir="$dir/bells" max_steps=60 learning_rate=5e-3 validation_split_ratio=0 lora=false
 on 200 generate "$dir/bells" --prompt $'\033]0;t\a' --max-tokens 40 --temperature 0

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Event files of report_to: tensorboard, read as TensorBoard reads them: the same numbers as metrics.jsonl, each step once, also of a run
-# that was killed, goes on or starts anew, and on a disk that fails for a while.
+# Event files of report_to: tensorboard, read as TensorBoard does: the numbers of metrics.jsonl, each step once. Also for runs that were
+# killed, resumed or started anew, and on a disk that fails for a while.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 python=$(command -v python3 || true)
@@ -96,7 +96,7 @@ for line in open(out + "/metrics.jsonl"):
 def is_same(got, want):
     if want[2] is None:
         return got[:2] == want[:2] and not math.isfinite(got[2])
-    close = 1e-3 if want[1].endswith("per_second") else 2e-7  # written with one decimal; f32
+    close = 1e-3 if want[1].endswith("per_second") else 2e-7  # one decimal is written; others are f32
     return got[:2] == want[:2] and abs(got[2] - want[2]) <= close * abs(want[2])
 
 assert len(told) == len(wanted) > 0, "%d numbers, metrics.jsonl has %d" % (len(told), len(wanted))
@@ -104,12 +104,12 @@ for got, want in zip(told, wanted):
     assert is_same(got, want), "%s, metrics.jsonl has %s" % (got, want)
 print(len(names), "files,", "torn" if torn else "whole")
 END
-tells() { # NAME OUTPUT TEXT: the events are those of metrics.jsonl
+tells() { # NAME OUTPUT TEXT: the events agree with metrics.jsonl
     local said
     said=$("$python" "$dir/events.py" "$2" 2>&1)
     check "$1: the events are as in metrics.jsonl, $3: $(tail -1 <<< "$said")" [ "$said" = "$3" ]
 }
-goes_on() { # OUTPUT: as if it had been killed behind checkpoint-16
+goes_on() { # OUTPUT: as if the run had been killed after checkpoint-16
     rm -r "$1/checkpoint-24"
     sed -i 's/"finished": true/"finished": false/' "$1/run.json"
 }
@@ -123,7 +123,7 @@ check "six tags a step, with a scalar" grep -qa "train/scalars/accuracy" "$out"/
 run pt "$dir/run.yaml" output_dir="$out"
 check "a finished run makes no file" [ "$status/$(ls "$out/runs" | wc -l)" = 0/1 ]
 
-# --- without, with nothing, with another tool's name
+# --- without the key, with nothing, with another tool's name
 run pt "$dir/run.yaml" output_dir="$dir/none" report_to=none max_steps=1
 check "none: no folder" [ "$status" = 0 -a ! -e "$dir/none/runs" ]
 check "metrics.jsonl is there" [ -s "$dir/none/metrics.jsonl" ]
@@ -132,7 +132,7 @@ mkdir "$dir/blocked"
 touch "$dir/blocked/runs"
 refused "a file in the folder's place" 2 "cannot make the folder $dir/blocked/runs: $dir/blocked/runs is a file" -- pt "$dir/run.yaml" output_dir="$dir/blocked"
 
-# --- it goes on: steps behind the checkpoint are dropped, in the file and for readers; the file of a start in the same second comes last
+# --- resumed: steps after the checkpoint are dropped, in the file and for readers; a file that was started in the same second sorts last
 goes_on "$out"
 run pt "$dir/run.yaml" output_dir="$out"
 tells "goes on" "$out" "2 files, whole"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Tokens read and trained tokens, wherever a run says them; how near its steps come to the limit; whether it overfits.
+# Tokens read and trained tokens in all outputs of a run; how near its steps come to the limit; whether it overfits.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 python=$(command -v python3 || true)
@@ -18,7 +18,7 @@ logging_steps: 1
 learning_rate: 5e-3
 model_dtype: fp32
 END
-# counts OUTPUT: metrics.jsonl, trainer_state.json, report.html and the screen agree, and tell what the data has.
+# counts OUTPUT: metrics.jsonl, trainer_state.json, report.html and the screen agree with each other and with the data.
 counts() {
     "$python" - "$1" "$dir/err" << 'END'
 import json, re, sys
@@ -61,7 +61,7 @@ check "a last step filled with padding: counts $(tail -3 "$dir/err")" [ "$status
 run bench "$dir/run.yaml" device=cpu --steps 1
 check "bench says what it counts: $(cat "$dir/out")" grep -qE '^speed +[0-9]+ tokens/s \(read, all of them trained\)' "$dir/out"
 
-# --- a checkpoint that has one count alone
+# --- a checkpoint with only one of the counts
 run sft "$dir/run.yaml" output_dir="$dir/old" num_epochs=1
 sed -i 's/"finished": true/"finished": false/' "$dir/old/run.json"
 sed -i '/total_trained/d' "$dir"/old/checkpoint-*/run_state.json
@@ -76,7 +76,7 @@ END
 run sft "$dir/run.yaml" output_dir="$dir/old" resume_from_checkpoint=true
 check "a checkpoint with one count goes on: $(cat "$dir/err")" grep -q "going on from .*checkpoint-" "$dir/err"
 
-# --- overfitting: few rows many times over
+# --- overfitting: few rows, many times
 head -12 "$dir/chats.jsonl" > "$dir/few.jsonl"
 run sft "$dir/run.yaml" output_dir="$dir/heart" datasets.0.path="$dir/few.jsonl" validation_datasets.0.path="$dir/chats.jsonl" \
     validation_split_ratio=0 per_device_train_batch_size=2 gradient_accumulation_steps=1 max_steps=120 eval_steps=20 \

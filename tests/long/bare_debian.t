@@ -1,6 +1,6 @@
 #!/bin/bash
-# A bare Debian 12 (debootstrap, chroot): Debian package, archive and wheel install there with what they say that they need, and train,
-# evaluate and generate. Needs root, debootstrap and a mirror (MIRROR; deb.debian.org): 200 MB to load.
+# A bare Debian 12 (debootstrap, chroot): Debian package, archive and wheel install there with the packages that they say they need, and
+# train, evaluate and generate. Needs root, debootstrap and a mirror (MIRROR; deb.debian.org): downloads 200 MB.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 build=$(dirname "$SUROGATE")
@@ -18,7 +18,7 @@ debootstrap --variant=minbase bookworm "$base" "$mirror" > "$dir/log" 2>&1 || {
     skip "debootstrap can't make a Debian 12 here: $(tail -1 "$dir/log")"
     finish
 }
-mount --bind /proc "$base/proc" 2> /dev/null || true # a container may refuse; the program does without
+mount --bind /proc "$base/proc" 2> /dev/null || true # a container may refuse this; the program works without
 trap 'umount "$base/proc" 2> /dev/null; rm -rf "$dir"' EXIT
 cp /etc/resolv.conf "$base/etc/" 2> /dev/null
 cp /etc/apt/apt.conf.d/*proxy* "$base/etc/apt/apt.conf.d/" 2> /dev/null
@@ -28,7 +28,7 @@ version=$("$SUROGATE" version | awk 'NR == 1 { sub(",", "", $2); print $2 }')
 cp "dist/surogate_${version}_amd64.deb" "$dir/dist/surogate.deb"
 cp -r "$dir/dist" "$base/dist"
 
-# inside NAME COMMAND: in a shell of the bare system; what it printed stays in $dir/out.
+# inside NAME COMMAND: runs it in a shell of the bare system; $dir/out is its output.
 inside() {
     env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
         chroot "$base" /bin/sh -euc "$2" > "$dir/out" 2>&1 || {
@@ -37,7 +37,7 @@ inside() {
     }
     pass
 }
-# works NAME SUROGATE: a tiny model is made, trained, evaluated, asked.
+# works NAME SUROGATE: makes, trains, evaluates and queries a tiny model.
 works() {
     inside "$1: trains, evaluates, generates" "
         rm -rf /try && mkdir /try && cd /try

@@ -1,3 +1,3 @@
 #!/bin/bash
-# A file of samples, 500 kills.
+# A file of samples, killed 500 times.
 KILLS=${KILLS:-500} exec bash "$(dirname "$0")/../cli/generate_file.t"

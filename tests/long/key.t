@@ -1,6 +1,6 @@
 #!/bin/bash
-# A key more takes a row of options.def and its use: in a copy of the sources one is added and built; it is read, explained, recorded and has its
-# effect, and runs that began before there was one go on.
+# A new key takes a row of options.def and the code that uses it. In a copy of the sources one is added and built: it is read, explained,
+# recorded and used, and runs that began before the key existed can be resumed.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 tree=$dir/tree
@@ -20,7 +20,7 @@ cmake -S "$tree" -B "$tree/build" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCUDA=0 > "
     finish
 }
 
-# --- runs that begin before there is such a key; one of them loses its record
+# --- runs that begin before the key exists; one of them loses its record
 cp -r tests/compat/made/* "$dir/"
 cd "$dir" || exit 1
 "$SUROGATE" pt run.yaml output_dir=now > out 2> err &

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A run's numbers in Weights & Biases (offline) and MLflow (SQLite), read back from what these packages wrote. LOG_PYTHON: an interpreter that
-# has both.
+# A run's numbers in Weights & Biases (offline) and MLflow (SQLite), read back from the files of these packages. LOG_PYTHON: an interpreter
+# that has both.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 python=${LOG_PYTHON:-python3}
@@ -36,7 +36,7 @@ def records(path):
         _, length, kind = struct.unpack_from("<IHB", data, place)
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # the whole of it, or its last part
+        if kind in (1, 4):  # the whole record, or its last part
             yield whole
             whole = b""
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Archive, wheel and Debian package of two copies of the sources are the same bytes: in folders of other names, of files of other times, under
-# other umasks, at other hours. The package passes lintian. Each copy is compiled, with a ccache of its own: minutes to an hour.
+# Archive, wheel and Debian package made from two copies of the sources have the same bytes: with other folder names, file times, umasks and
+# hours. The package passes lintian. Each copy is compiled with a ccache of its own: this takes minutes to an hour.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 for tool in git dpkg-deb dpkg-shlibdeps python3; do
@@ -18,9 +18,9 @@ files() { # NAME
         esac
     done
 }
-mkdir "$dir/tree" # as it is now, should somebody work on it meanwhile
+mkdir "$dir/tree" # a snapshot, in case somebody works on the tree meanwhile
 git ls-files -z --cached --others --exclude-standard | xargs -0 cp -P --parents -t "$dir/tree" || fail "the tree can't be copied: a file of git's index isn't there"
-# packages FOLDER BUILD UMASK TIME ZONE: a copy of the tree, and what is made of it.
+# packages FOLDER BUILD UMASK TIME ZONE: copies the tree and makes the packages from the copy.
 packages() {
     (
         umask "$3"

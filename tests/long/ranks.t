@@ -1,3 +1,3 @@
 #!/bin/bash
-# Several ranks, 100 kills at random moments.
+# Several ranks, killed 100 times at random moments.
 KILLS=${KILLS:-100} exec bash "$(dirname "$0")/../train/ranks.t"

@@ -1,3 +1,3 @@
 #!/bin/bash
-# Runs on Ray, of which 20 nodes are lost.
+# Runs on Ray that lose 20 nodes.
 KILLS=${KILLS:-20} RAY_TIMEOUT=${RAY_TIMEOUT:-3600} exec bash "$(dirname "$0")/../python/ray.t"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# tests/serve/http_abuse.h against surogate serve with a tiny model: every abuse, and then an end as asked for.
+# The abuses of tests/serve/http_abuse.h against surogate serve with a tiny model: every one, then a shutdown on request.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 abuse=$(dirname "$SUROGATE")/tests/test_http_abuse_long

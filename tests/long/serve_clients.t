@@ -1,6 +1,6 @@
 #!/bin/bash
-# surogate serve and others' clients, over a tiny model: OpenAI's, lm-eval's; and every family against transformers and PEFT.
-# PYTHON: an interpreter that has them; what it lacks is skipped.
+# surogate serve with clients of others, over a tiny model: OpenAI's, lm-eval's; and every family against transformers and PEFT. PYTHON: an
+# interpreter that has these packages; parts whose package is missing are skipped.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 python=${PYTHON:-python3}
@@ -20,7 +20,7 @@ for _ in $(seq 600); do
 done
 url=$(cat "$dir/address")
 
-# checks MODULES ARGS...: of tests/oracle/check_serve.py.
+# checks MODULES ARGS...: runs a check of tests/oracle/check_serve.py if the modules are installed.
 checks() {
     local modules=$1
     shift

@@ -1,10 +1,10 @@
 #!/bin/bash
-# What a run and the other commands say about a model folder whose weights or settings they don't take as they are.
+# Messages of a run and of other commands about a model folder whose weights or settings aren't used unchanged.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "max_steps: 2" "dataset_cache_dir: $dir/cache"
 sed -i /model_dtype/d "$dir/run.yaml"
-# says NAME TEXT: on stderr, once, and in the report.
+# says NAME TEXT: the text is on stderr once, and in the report.
 says() {
     check "$1: $(cat "$dir/err")" [ "$status" = 0 -a "$(grep -cF -e "$2" "$dir/err")" = 1 ]
     check "$1: in the report" grep -qF -e "$2" "$dir/out_$1/report.html"
@@ -28,7 +28,7 @@ says narrow "$dir/model: $num of $num tensors are fp32; they are rounded to bf16
 train scratch from_scratch=true
 check "nor where nothing is read" [ "$status" = 0 -a "$(grep -c 'tensors are' "$dir/err")" = 0 ]
 if command -v python3 > /dev/null; then
-    # half OUT VALUE: the model in fp16, the first value of its last tensor replaced
+    # half OUT VALUE: makes the model in fp16, with the first value of its last tensor replaced
     half() {
         cp -r "$dir/model" "$dir/$1"
         sed -i 's/float32/float16/' "$dir/$1/config.json"
@@ -59,7 +59,7 @@ END
     half lost inf
     refused "an infinity in fp16" 2 "holds an infinity at" "F16 ends at 65504" -- eval "$dir/lost" --text "$dir/text.txt"
 
-    # --- tensors that aren't aligned, as in openai-community/gpt2's own file and MLX's
+    # --- unaligned tensors, as in openai-community/gpt2's own file and in MLX's files
     cp -r "$dir/model" "$dir/shifted"
     python3 - "$dir/shifted/model.safetensors" << 'END'
 import struct, sys
@@ -87,7 +87,7 @@ says dropping "warning: $dir/dropping/config.json: attention_dropout 0.25 of con
 run eval "$dir/dropping" --text "$dir/text.txt"
 check "an evaluation drops nothing anyway" [ "$(grep -c attention_dropout "$dir/err")" = 0 ]
 
-# --- a head that is said to be tied and isn't
+# --- a head that config.json says is tied, but isn't
 rm -rf "$dir/model"
 make_tiny max_position_embeddings=128 tie_word_embeddings=false
 sed 's/"tie_word_embeddings": false/"tie_word_embeddings": true/' "$dir/model/config.json" > "$dir/config.json"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Every command over a quantised folder does what it does over the same numbers in fp32.
+# Every command gives the same over a quantised folder as over the decoded values in fp32.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! command -v python3 > /dev/null; then
@@ -7,7 +7,7 @@ if ! command -v python3 > /dev/null; then
     finish
 fi
 make_text_run "max_steps: 3" "dataset_cache_dir: $dir/cache" "lora_rank: 2" "lora: true"
-# same NAME ARGS...: the program says the same of FORMAT_codes and FORMAT_numbers, which stand as MODEL in the arguments.
+# same NAME ARGS...: the program prints the same for FORMAT_codes and FORMAT_numbers; MODEL in the arguments stands for them.
 same() {
     local name=$1
     shift
@@ -76,7 +76,7 @@ check "a context beyond the model's: $(cat "$dir/err")" grep -q -e "--context 25
 run inspect "$dir/text.txt" --gpu h200
 check "no model: $(cat "$dir/err")" grep -q "need a model's folder" "$dir/err"
 
-# --- formats that aren't the folder's
+# --- a format other than the folder's
 run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/plain" qlora=none
 check "qlora: none: $(cat "$dir/err")" grep -q "tensors are NF4 (bitsandbytes); they are dequantised to fp32" "$dir/err"
 check "and trains the same" cmp "$dir/plain/adapter_model.safetensors" "$dir/nf4_out_numbers/adapter_model.safetensors"
@@ -90,7 +90,7 @@ run pt "$dir/run.yaml" model="$dir/nf4_codes" output_dir="$dir/full" lora=false
 check "full training: $(cat "$dir/err")" grep -q "they are dequantised to fp32" "$dir/err"
 check "it saves numbers" [ "$(grep -c quantization "$dir/full/config.json")" = 0 ]
 
-# --- products by a folder's own FP8 codes: as by those that we make of its numbers
+# --- products with the folder's own FP8 codes equal products with codes made from its values
 run pt "$dir/run.yaml" model="$dir/fp8_codes" model_dtype=bf16 recipe=fp8-hybrid fusion=none output_dir="$dir/blocks_read"
 check "products by codes: $(cat "$dir/err")" grep -q "they stay as they are" "$dir/err"
 run pt "$dir/run.yaml" qlora=fp8 model_dtype=bf16 recipe=fp8-hybrid fusion=none output_dir="$dir/blocks_made"
@@ -98,7 +98,7 @@ check "as by codes that we make: $(tail -1 "$dir/err")" cmp "$dir/blocks_read/ad
 run pt "$dir/run.yaml" qlora=fp8 model_dtype=bf16 output_dir="$dir/blocks_none"
 check "which aren't those of matrices" [ "$(cmp "$dir/blocks_read/adapter_model.safetensors" "$dir/blocks_none/adapter_model.safetensors" 2>&1)" != "" ]
 
-# --- or by codes with one scale a tensor, if that is asked for
+# --- or with codes under one scale per tensor, if the run asks for it
 keys="model_dtype=bf16 recipe=fp8-hybrid fusion=none qlora=none"
 # shellcheck disable=SC2086
 run pt "$dir/run.yaml" model="$dir/fp8_codes" $keys output_dir="$dir/tensor_read"
@@ -111,7 +111,7 @@ check "of which no error is known: $(cat "$dir/err")" [ "$(grep -c "quantised ag
 run explain "$dir/run.yaml" model="$dir/fp8_codes" $keys
 check "explain: scaled_linear" [ "$(grep -c scaled_linear "$dir/out")" -gt 0 -a "$(grep -cE "block_linear|fp8_tiles" "$dir/out")" = 0 ]
 
-# --- ModelOpt's own file alone
+# --- only ModelOpt's own file
 cp -r "$dir/nvfp4_numbers" "$dir/modelopt"
 cp "$dir/nvfp4_codes/model.safetensors" "$dir/modelopt"
 echo '{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}' > "$dir/modelopt/hf_quant_config.json"

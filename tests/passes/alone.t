@@ -1,12 +1,13 @@
 #!/bin/bash
-# Passes alone: tests/passes/PASS/*.ir.
+# Passes run alone: tests/passes/PASS/*.ir.
 #   tests/passes/alone.t [--update]    --update writes what comes out into the files
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 . tests/passes/cases.sh
 [ "${1:-}" = --update ] && update=yes
 
-# bind has no graph to start from, load makes another, head makes one of the options, cache always chooses a token; autodiff and optimise refuse where there is nothing to do.
+# bind has no graph to start from, load makes another graph, head makes one from the options, and cache always chooses a token. autodiff and
+# optimise refuse a graph in which there is nothing to do.
 always_changes=" bind cache autodiff optimise load head "
 for name in $(sed -n 's/^PASS(\([a-z_]*\),.*/\1/p' src/passes/passes.def); do
     count=0

@@ -1,11 +1,11 @@
-# A case of passes is one file: a graph's text with the command that reads it in a comment, then what that prints or says. Source it
-# behind shell.sh.
+# A case of a pass is one file: a graph's text with the command that reads it in a comment, then the expected output or error. Source this
+# after shell.sh.
 # shellcheck shell=bash
 
-# case_input FILE: what stands before the expected part.
+# case_input FILE: the part of the file before the expected output.
 case_input() { sed -E '/^# (prints|fails)$/,$d' "$1"; }
 
-# replay_case FILE: runs it and compares; with $update set it writes what came out into the file. Leaves what was printed in $dir/out.
+# replay_case FILE: runs it and compares; with $update set it writes the output into the file. $dir/out is what was printed.
 replay_case() {
     local file=$1 words status=0
     words=$(sed -n 's/^# surogate //p' "$file" | head -1)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The pass that docs/passes.md adds is built (build/examples) and does what the page says; tests/docs/docs.t checks that the page shows its
-# files as they are.   tests/passes/guide.t [--update]
+# The pass that docs/passes.md adds is built (build/examples) and works as the page says; tests/docs/docs.t checks that the page shows its
+# files unchanged.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 . tests/passes/cases.sh

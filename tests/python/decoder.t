@@ -1,5 +1,5 @@
 #!/bin/bash
-# The decoder over a matrix and the small model from Python, and the example that learns and decodes. PYTHON: which interpreter.
+# The decoder over a matrix and the small model from Python, and the example that trains and decodes. PYTHON: the interpreter.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so

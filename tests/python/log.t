@@ -1,6 +1,6 @@
 #!/bin/bash
-# python -m surogate.log: each number of metrics.jsonl reaches Weights & Biases and MLflow once, at its step. Fakes take their place here;
-# tests/long/log.t has the packages.
+# python -m surogate.log: each number of metrics.jsonl reaches Weights & Biases and MLflow once, at its step. This test uses fakes;
+# tests/long/log.t uses the packages.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! find_python; then
@@ -76,7 +76,7 @@ print(json.dumps({"log": "sample", "step": last, "text": "a"}))
 PY
 finished() { printf '{"finished": %s, "settings": "model: base\\ndatasets:\\n  - path: a.txt\\n    type: text\\nlearning_rate: 0.001\\n"}\n' "$1" > "$dir/run/run.json"; }
 sends() { status=0; SAID=$dir/said PYTHONPATH=$root/python:$dir/fakes "$PYTHON" -m surogate.log "$@" > "$dir/out" 2> "$dir/err" || status=$?; }
-# expect NAME PYTHON: an expression over `said`, the list of what the fakes were told.
+# expect NAME PYTHON: checks an expression over `said`, the list of calls of the fakes.
 expect() {
     check "$1: $(tail -3 "$dir/said" 2> /dev/null)" "$PYTHON" -c '
 import json, sys

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The Python package on the CPU. PYTHON: which interpreter.
+# The Python package on the CPU. PYTHON: the interpreter.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Runs on a Ray cluster of three nodes on this machine: the losses of one process of three ranks, whatever is killed. RAY_PYTHON: a Python with
-# Ray; default: of the folder that tools/install-deps ray makes. KILLS: raylets that are killed.
+# Runs on a Ray cluster of three nodes on this machine have the losses of one process with three ranks, whatever is killed. RAY_PYTHON: a
+# Python with Ray; default: from the folder that tools/install-deps ray makes. KILLS: number of raylets that are killed.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 RAY_PYTHON=${RAY_PYTHON:-$(dirname "$SUROGATE")/ray-venv/bin/python}
@@ -10,7 +10,7 @@ make_text_run "max_steps: 60" "save_steps: 5" "per_device_train_batch_size: 4" "
     "learning_rate: 1e-3" "dataset_cache_dir: $dir/cache"
 sed -i "s/^sequence_len: .*/sequence_len: 128/" "$dir/run.yaml"
 
-# --- what needs no Ray
+# --- parts that need no Ray
 printf '%s\n' "model: $dir/model" "distributed: {ray_address: auto, num_nodes: 2, gpus_per_node: 1}" > "$dir/ray.yaml"
 SUROGATE_PYTHON=$dir/absent refused "no Python" 2 "cannot start $dir/absent" "pip install surogate[ray]" -- sft "$dir/ray.yaml"
 refused "world_size" 2 "world_size: 2 on Ray" -- sft "$dir/ray.yaml" world_size=2
@@ -43,7 +43,7 @@ END
 check "a full disk of the copy: $(cat "$dir/out")" [ "$(grep -c "^line [123]$" "$dir/out")" = 3 -a "$(tail -1 "$dir/out")" = "status 7" ]
 check "is told once" [ "$(grep -c "^warning: the log in /dev/full ends here, the run goes on: .*No space left" "$dir/out")" = 1 ]
 
-# What a start after a loss is told where checkpoints of an earlier branch lie beside that from which the run went on.
+# Messages of a restart after a loss, if checkpoints of an earlier branch are beside the one that the run resumed from.
 status=0
 python3 > "$dir/out" 2>&1 - "$dir/branches" << 'END' || status=$?
 import dataclasses
@@ -84,7 +84,7 @@ check "what a restart goes on from: $(tail -1 "$dir/out")" [ "$status" = 0 ]
     finish
 }
 export SUROGATE_PYTHON=$RAY_PYTHON
-# A wrong address: a port where nothing listens, and one that doesn't speak as Ray.
+# A wrong address: a port where no server listens, and one whose server isn't Ray.
 none_left() { ! pgrep -f "[s]urogate.ray --settings.*$dir/run.yaml" > /dev/null; }
 python3 -c 'import socket, time
 listener = socket.create_server(("127.0.0.1", 0))
@@ -101,7 +101,7 @@ losses() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.js
 same_losses() {
     paste <(losses "$1") <(losses "$2") | awk '{ d = $1 - $2; if (d < 0) d = -d; if (!(d <= 1e-5 * $1)) { print; bad = 1 } } END { exit bad || NR != 60 }'
 }
-# cluster KIND...: status and what was printed.
+# cluster KIND...: the exit status and the output.
 cluster() {
     status=0
     timeout "${RAY_TIMEOUT:-500}" "$RAY_PYTHON" python/tests/ray_cluster.py "$@" > "$dir/out" 2> "$dir/err" || status=$?
@@ -109,7 +109,7 @@ cluster() {
 
 run pt "$dir/run.yaml" output_dir="$dir/one" gpus=3
 check "one process: exit $status" [ "$status" = 0 ]
-# block KIND: the first block of that kind of the document, as far as this machine can.
+# block KIND: the document's first block of that kind, changed to fit this machine.
 block() { awk -v begin="\`\`\`$1" '$0 == begin { on = 1; next } /^```/ { if (on) exit } on' docs/multi_node.md | sed "s,/local/run,$dir/own,; s/gpus_per_node: 8/gpus_per_node: 1/"; }
 block yaml | cat "$dir/run.yaml" - > "$dir/documented.yaml"
 cluster whole "$SUROGATE" pt "$dir/documented.yaml" output_dir="$dir/three"

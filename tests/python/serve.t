@@ -1,5 +1,5 @@
 #!/bin/bash
-# surogate.serve from Python: options given several times, and that no server outlives its interpreter. PYTHON: which interpreter.
+# surogate.serve from Python: options given several times; no server outlives its interpreter. PYTHON: the interpreter.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 SUROGATE_LIBRARY=$(dirname "$SUROGATE")/libsurogate.so
@@ -14,7 +14,7 @@ elif [ ! -e "$SUROGATE_LIBRARY" ]; then
 fi
 make_chat
 
-# python: the script on stdin, with the model's folder.
+# python: runs the script on stdin with the model's folder.
 python() { timeout 120 "$PYTHON" - "$dir/model" > "$dir/out" 2>&1; }
 
 python << 'END_OF_SCRIPT'

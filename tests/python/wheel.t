@@ -1,5 +1,5 @@
 #!/bin/bash
-# The wheel in a fresh environment: its command runs, and its package trains, with nothing of the source tree.
+# The wheel in a fresh environment: its command runs and its package trains, without any file of the source tree.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 build=$(dirname "$SUROGATE")
@@ -23,7 +23,7 @@ check "it has one name" test -e "$wheel"
 check "twice the same" cmp "$wheel" "$dir/b/$(basename "$wheel")"
 
 "$PYTHON" -m venv "$dir/venv"
-for site in "$dir"/venv/lib/python3*/site-packages; do # NumPy where it is: nothing is downloaded
+for site in "$dir"/venv/lib/python3*/site-packages; do # uses an installed NumPy, so that nothing is downloaded
     "$PYTHON" -c 'import numpy, pathlib; print(pathlib.Path(numpy.__file__).parents[1])' > "$site/numpy.pth"
 done
 "$dir/venv/bin/pip" install -q --no-deps --no-index "$wheel" > "$dir/out" 2>&1 || fail "pip: $(cat "$dir/out")"
@@ -41,7 +41,7 @@ EOC
 env -u SUROGATE_LIBRARY venv/bin/python train.py > out 2> err || fail "the package: $(cat err)"
 check "the package is the wheel's, and trains" grep -q 'venv/.*/surogate/__init__.py True' out
 
-# The quickstart, small, where nothing but the environment is on the path: no compiler, no tool of the system.
+# A small quickstart with only the environment on the path: no compiler, no tool of the system.
 alone() { env -i HOME="$dir" PATH="$dir/venv/bin" "$@" > out 2> err || fail "$*: $(cat err)"; }
 for name in train heldout; do
     mkdir -p "text/$name"
@@ -80,7 +80,7 @@ if command -v dpkg-query > /dev/null; then
     check "the notices of what is inside" grep -qF "libyaml-dev" unpacked/surogate-*.dist-info/licenses/THIRD_PARTY_NOTICES
 fi
 
-# A wheel for those who work on the source tree.
+# A wheel for people who work on the source tree.
 "$PYTHON" "$root/tools/wheel" --dev "$build" "$dir/dev" > out 2>&1 || fail "tools/wheel --dev: $(cat out)"
 "$dir/venv/bin/pip" install -q --no-deps --no-index "$dir"/dev/surogate-*+dev-*.whl > out 2>&1 || fail "pip: $(cat out)"
 alone venv/bin/python -c 'import surogate; print(surogate.__file__, surogate.__version__)'

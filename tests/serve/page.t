@@ -1,5 +1,5 @@
 #!/bin/bash
-# The chat page in a headless browser, against a server without a model: narrow and wide, light and dark. PICTURES=folder keeps pictures.
+# The chat page in a headless browser, against a server without a model: narrow and wide, light and dark. PICTURES=folder keeps screenshots.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 if ! command -v chromium chromium-browser google-chrome > /dev/null; then

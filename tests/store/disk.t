@@ -1,5 +1,5 @@
 #!/bin/bash
-# A run that was let start on a disk goes on there, after kills, signals and failed saves, and ends the same.
+# A run that was allowed to start on a disk can be resumed there, after kills, signals and failed saves, and ends with the same results.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 400"
@@ -11,7 +11,7 @@ fi
 trap 'umount "$dir/disk"; rm -rf "$dir"' EXIT
 out=$dir/disk/out
 go() { run pt "$dir/run.yaml" output_dir="$out" "${settings[@]}"; }
-# disk TENTHS: an empty disk of so many tenths of what the run asks for.
+# disk TENTHS: mounts an empty disk of so many tenths of the space that the run asks for.
 disk() {
     rm -rf "$out"
     mount -o remount,size=64K "$dir/disk"
@@ -21,7 +21,7 @@ disk() {
     mount -o remount,size="$(awk "BEGIN { print int($need * 1024 * $1 / 10) }")K" "$dir/disk"
     rm -rf "$out"
 }
-# In the background, until it has made a step.
+# Starts the run in the background and waits until it has made a step.
 go_on() {
     : > "$dir/err"
     "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" "${settings[@]}" > "$dir/out" 2> "$dir/err" &
@@ -62,7 +62,7 @@ for settings in "save_steps=40" "save_steps=0" "save_steps=40 save_total_limit=1
     go_on
     kill -9 $pid
     { wait $pid; } 2> /dev/null
-    # what kills at other moments leave: a checkpoint more than stays, half of one, half a model
+    # leftovers of kills at other moments: a checkpoint more than is kept, half a checkpoint, half a model
     newest=$(ls -d "$out"/checkpoint-* | sort -V | tail -1)
     cp -r "$newest" "$out/checkpoint-0"
     cp -r "$newest" "$out/.checkpoint-390.partial" 2> /dev/null
@@ -71,7 +71,7 @@ for settings in "save_steps=40" "save_steps=0" "save_steps=40 save_total_limit=1
     cp "$dir/whole/run.json" "$out/.merged.partial/" 2> /dev/null
     ends_the_same "$name, cut often" $kept
     check "$name: nothing is left over: $(ls -A "$out")" [ "$(find "$out" -name '*.partial' | wc -l)" = 0 ]
-    # a save that fails at the end
+    # a save fails at the end
     rm -rf "$out"
     go_on
     head -c 8000000 /dev/zero > "$dir/disk/filler" 2> /dev/null

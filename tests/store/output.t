@@ -1,10 +1,10 @@
 #!/bin/bash
-# What a run may touch in its output_dir: its own, and nothing that another program left there.
+# In its output_dir a run may touch only its own files, and nothing that another program left there.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 12" "save_steps: 4"
 contents() { (cd "$1" && find . -type f ! -name .lock -exec sha256sum {} + | sort -k 2); }
-# untouched NAME FOLDER ARGS...: refused with status 2, naming the folder; nothing in it has changed.
+# untouched NAME FOLDER ARGS...: refused with status 2, naming the folder; no file in it has changed.
 untouched() {
     local name=$1 folder=$2 before
     shift 2
@@ -36,7 +36,7 @@ run pt "$dir/run.yaml" output_dir="$dir/notes"
 check "a folder with something else is fine: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "and that stays" [ "$(cat "$dir/notes/notes.txt")" = mine ]
 
-# --- checkpoints that aren't ours, and damaged ones of ours, in a folder of ours
+# --- checkpoints that aren't ours, and damaged ones of ours, in one of our folders
 out=$dir/ours
 run pt "$dir/run.yaml" output_dir="$out"
 check "a run ends well" [ "$status" = 0 ]
@@ -65,7 +65,7 @@ check "the others stay: $(ls "$out")" [ -e "$out/checkpoint-5/model.bin" -a -e "
 check "the damaged one too" [ -e "$out/checkpoint-12/optimizer.safetensors" ]
 check "which is said: $(cat "$dir/err")" grep -q "checkpoint-12 stays" "$dir/err"
 
-# --- all checkpoints damaged: nothing goes until it is asked for
+# --- all checkpoints are damaged: none is removed until the user asks for it
 cp -r "$dir/whole" "$dir/damaged"
 out=$dir/damaged
 sed -i 's/"finished": true/"finished": false/' "$out/run.json"
@@ -84,7 +84,7 @@ check "all damaged, anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "gives the same" cmp "$out/model.safetensors" "$dir/whole/model.safetensors"
 check "the damaged ones keep their bytes: $(ls "$out")" [ "$(find "$out" -name 'checkpoint-*.aside' | wc -l)" = 2 ]
 
-# --- starting anew as another kind of run
+# --- starting anew as a run of another kind
 out=$dir/kinds
 run pt "$dir/run.yaml" output_dir="$out" lora=true lora_rank=2 merge_adapter=true
 check "LoRA ends well: $(tail -1 "$dir/err")" [ "$status" = 0 -a -e "$out/adapter_model.safetensors" -a -e "$out/merged/model.safetensors" ]
@@ -105,10 +105,10 @@ run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=false lora=true 
 check "LoRA anew: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "no model beside the adapter: $(ls "$out")" [ -e "$out/adapter_model.safetensors" -a ! -e "$out/model.safetensors" -a ! -e "$out/config.json" ]
 
-# --- what a run was made from, changed under its name
+# --- inputs of a run that were changed under the same name
 cp -r "$dir/model" "$dir/base"
 cp "$dir/text.txt" "$dir/data.txt"
-flip() { # a byte 100 from the file's end, size and time as before
+flip() { # flips a byte 100 bytes before the file's end; size and time stay
     cp -p "$1" "$dir/was"
     tail -c 100 "$1" | head -c 1 | tr '\000-\377' '\001-\377\000' | dd of="$1" bs=1 seek=$(($(stat -c %s "$1") - 100)) conv=notrunc 2> /dev/null
     touch -r "$dir/was" "$1"
@@ -120,7 +120,7 @@ cp -r "$dir/tuned" "$dir/finished"
 rm -r "$dir/tuned/checkpoint-12"
 sed -i 's/"finished": true/"finished": false/' "$dir/tuned/run.json"
 cp -r "$dir/tuned" "$dir/unfinished"
-# again FOLDER: the run as FOLDER has it
+# again FOLDER: starts the run of FOLDER again
 again() {
     rm -rf "$dir/tuned"
     cp -r "$1" "$dir/tuned"
@@ -144,7 +144,7 @@ for what in base/model.safetensors:weights base/tokenizer.json:tokenizer data.tx
         check "$state, other ${what#*:}: exit $status, $(tail -1 "$dir/err")" [ "$status" = 2 ]
         check "$state, other ${what#*:}: that is said: $(tail -1 "$dir/err")" grep -q "${what#*:}.* changed since" "$dir/err"
         again "$dir/$state" resume_from_checkpoint=true max_steps=14
-        # an adapter belongs to the weights it was trained on, data and tokenizer may change
+        # an adapter belongs to the weights that it was trained on; data and tokenizer may change
         want=0
         [ ${what#*:} = weights ] && want=2
         check "$state, other ${what#*:}: resume_from_checkpoint: true, exit $status: $(tail -1 "$dir/err")" [ "$status" = $want ]
@@ -153,7 +153,7 @@ for what in base/model.safetensors:weights base/tokenizer.json:tokenizer data.tx
     cp -p "$dir/kept" "$file"
 done
 
-# a checkpoint of all parameters needs its base no more, an adapter's in another folder does
+# a checkpoint of all parameters no longer needs its base; a checkpoint of adapters in another folder does
 cp -p "$dir/base/model.safetensors" "$dir/kept"
 on_base lora=false output_dir="$dir/full"
 again "$dir/finished" resume_from_checkpoint=false
@@ -166,7 +166,7 @@ cp -p "$dir/kept" "$dir/base/model.safetensors"
 on_base output_dir="$dir/elsewhere" resume_from_checkpoint="$dir/tuned/checkpoint-12" max_steps=14
 check "with its own weights: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
-# --- run.json damaged: the same, where there is a checkpoint
+# --- run.json is damaged: handled like a missing one if there is a checkpoint
 out=$dir/torn
 cp -r "$dir/whole" "$out"
 rm -r "$out/checkpoint-12" "$out/model.safetensors"
@@ -182,7 +182,7 @@ before=$(contents "$out")
 refused "a damaged run.json and no checkpoint" 2 "$out/run.json" "holds no checkpoint" "resume_from_checkpoint: false" -- pt "$dir/run.yaml" output_dir="$out"
 check "nothing of it is touched" [ "$(contents "$out")" = "$before" ]
 
-# --- going on at the last step
+# --- resuming at the last step
 sed 's/"finished": true/"finished": false/' "$dir/whole/run.json" > "$dir/run.json"
 cp -r "$dir/whole" "$dir/last"
 cp "$dir/run.json" "$dir/last/run.json"
@@ -190,7 +190,7 @@ run pt "$dir/run.yaml" output_dir="$dir/last"
 check "at the last step: $(tail -5 "$dir/err")" [ "$status" = 0 -a "$(grep -c "^done: 12 steps" "$dir/err")" = 1 -a "$(grep -c nan "$dir/err")" = 0 ]
 refused "a checkpoint that isn't there" 5 "no folder $dir/nothere" -- pt "$dir/run.yaml" output_dir="$dir/last" resume_from_checkpoint="$dir/nothere"
 
-# --- run.json gone: the checkpoint knows the settings
+# --- run.json is missing: the checkpoint has the settings
 out=$dir/lost
 cp -r "$dir/whole" "$out"
 rm "$out/run.json"
@@ -201,7 +201,7 @@ rm "$out/run.json"
 run pt "$dir/run.yaml" output_dir="$out" resume_from_checkpoint=true max_steps=14 learning_rate=5e-4
 check "resume_from_checkpoint: true takes other settings: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
-# --- an adapter's checkpoint and one of all parameters; a dataset more
+# --- checkpoints of adapters and of all parameters; one dataset more
 checkpoint() { find "$dir/$1" -maxdepth 1 -name 'checkpoint-*' | tail -1; }
 refused "an adapter from a checkpoint of all parameters" 2 "$(checkpoint whole) is of a run with lora: false, here it is true. Set lora: false" -- \
     pt "$dir/run.yaml" output_dir="$dir/kind" lora=true resume_from_checkpoint="$(checkpoint whole)"
@@ -214,7 +214,7 @@ refused "another rate" 2 '(there "learning_rate: 0.0002", here "learning_rate: 0
 # --- the same files under another spelling of their paths
 ln -s model "$dir/linked"
 mkdir "$dir/inner"
-spelled() { # FOLDER MODEL DATA: from there
+spelled() { # FOLDER MODEL DATA: starts the run with these paths
     (cd "$1" && exec "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/spelled" model="$2" datasets.0.path="$3") > "$dir/out" 2> "$dir/err"
     status=$?
 }
@@ -241,7 +241,7 @@ cp "$dir/text.txt" "$dir/inner"
 spelled "$dir/inner" ./model text.txt
 check "another folder of that name: exit $status, $(tail -1 "$dir/err")" [ "$status" = 2 -a "$(grep -c 'model: "\?./model' "$dir/err")" = 1 ]
 
-# --- an output_dir whose files couldn't be named
+# --- an output_dir with a path so long that its files can't be named
 long=$dir/$(printf '%0200d/' {1..25} | cut -c1-$((4065 - ${#dir})))
 refused "a path of ${#long} characters" 2 "output_dir has ${#long} characters" "at most" -- pt "$dir/run.yaml" output_dir="$long"
 run pt "$dir/run.yaml" output_dir="${long:0:4040}"
@@ -263,7 +263,7 @@ check "a merge that was cut is done again: $(ls -A "$dir/tuned")" [ -e "$dir/tun
 on_base resume_from_checkpoint=true max_steps=14
 check "no merged model of an older adapter stays: $(tail -1 "$dir/err")" [ "$status" = 0 -a ! -e "$dir/tuned/merged" ]
 
-# --- the base's folder disappears while the run goes: what is saved is whole all the same
+# --- the base's folder disappears during the run: what is saved is whole nevertheless
 cp -r "$dir/model" "$dir/mounted"
 cp "$dir/model/tokenizer.json" "$dir/mounted/vocab.json"
 echo "{}" > "$dir/mounted/generation_config.json"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The optimizer's states in checkpoints, read by a reader of its own: under their parameters' names, in their shapes; runs go on from them with
-# another fusion, batch, order of adapters, storage of moments; a damaged tensor is named.
+# The optimizer's states in checkpoints, read by an independent reader: under their parameters' names, in their shapes. Runs resume from
+# them with another fusion, batch, order of adapters or storage of moments. A damaged tensor is named.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 python=$(command -v python3 || true)
@@ -69,7 +69,7 @@ reads() {
     shift
     if $python "$dir/read.py" "$@" 2> "$dir/err"; then pass; else fail "$name: $(tail -1 "$dir/err")"; fi
 }
-# train OUT STEPS KEYS...: goes on with what is in OUT, if anything is.
+# train OUT STEPS KEYS...: trains, or resumes the run in OUT.
 train() {
     local out=$dir/$1 steps=$2 resume=true
     shift 2
@@ -79,7 +79,7 @@ train() {
 }
 says() { check "it says \"$1\": $(cat "$dir/err")" grep -qF -e "$1" "$dir/err"; }
 
-# --- every state under its parameter's name; another fusion and another batch in between don't change the curve
+# --- every state is stored under its parameter's name; another fusion and another batch in between don't change the curve
 train whole 12
 reads "m and v of each tensor of the model" states "$dir/whole/checkpoint-12" model.safetensors m:F32 v:F32
 train parts 4
@@ -130,7 +130,7 @@ train bytes 12
 says "moments were stored as codes of 8 bits, this run keeps them as float32: converted"
 reads "one curve, but for 8 bits" curve "$dir/whole" "$dir/bytes" 2e-3
 
-# --- NorMuon, packed and not
+# --- NorMuon, packed and unpacked
 train muon 4 optimizer=normuon
 reads "states of matrices and of the others" states "$dir/muon/checkpoint-4" model.safetensors m:normuon v:normuon
 train muon 8 optimizer=normuon fusion=none
@@ -140,7 +140,7 @@ reads "NorMuon, packed or not: one curve" curve "$dir/muon-whole" "$dir/muon" 1e
 refused "another optimizer's states" 5 "of optimizer normuon, this run's is adamw" "Set optimizer: normuon" "begin a new run: model: " -- \
     pt "$dir/run.yaml" output_dir="$dir/muon" max_steps=14
 
-# --- a run that goes on ends with the same bytes, whatever the optimizer
+# --- a resumed run ends with the same bytes, with each optimizer
 for optimizer in adamw_8bit normuon; do
     train "$optimizer" 8 model_dtype=bf16 optimizer=$optimizer
     train "$optimizer-two" 5 model_dtype=bf16 optimizer=$optimizer

@@ -1,6 +1,6 @@
 #!/bin/bash
-# bench/bench_copy where no GPU is: a small run on the CPU gives the bits of the chain without copies, and the null device simulates a
-# full one, in which weights come in beside products.
+# bench/bench_copy without a GPU: a small run on the CPU gives the bits of the chain without copies; the null device simulates a full one,
+# in which weights are copied in beside products.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 bench=$(dirname "$SUROGATE")/bench/bench_copy
@@ -11,7 +11,7 @@ check "every chain with copies gives equal bits" [ "$(grep -c ' equal$' "$dir/cp
 
 "$bench" null:h200 > "$dir/null" 2>&1
 check "simulates on the null device" [ $? = 0 ]
-# Column "by rates" of a chain, by its tokens and copies.
+# Simulated time by the device's rates of a chain with these tokens and copies.
 simulated() { awk -v tokens="$1" -v copies="$2" '$1 == tokens && $2 == copies { print int($7); exit }' "$dir/null"; }
 alone=$(simulated 12288 none)
 check "balanced, copies hide behind products" [ "$(simulated 12288 weights)" -lt $((alone * 5 / 4)) ]

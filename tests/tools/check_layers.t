@@ -1,9 +1,9 @@
 #!/bin/bash
-# tools/check-layers on a small house: what it lets pass, and what it names.
+# tools/check-layers on a small source tree: what it accepts, and what it reports.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
-# house INCLUDE LINK: src/base and src/ops, with this line in a file of base and this one in CMakeLists.txt.
+# house INCLUDE LINK: makes src/base and src/ops, with INCLUDE in a file of base and LINK in CMakeLists.txt.
 house() {
     rm -rf "$dir/house"
     mkdir -p "$dir/house/tools" "$dir/house/docs" "$dir/house/src/base" "$dir/house/src/ops"

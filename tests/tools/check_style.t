@@ -1,5 +1,5 @@
 #!/bin/bash
-# tools/check-style on a small tree: what it lets pass, and what it names.
+# tools/check-style on a small source tree: what it accepts, and what it reports.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 command -v clang-format > /dev/null && command -v git > /dev/null || {
@@ -11,7 +11,7 @@ cp tools/check-style "$dir/tools"
 cp .clang-format "$dir"
 git -C "$dir" init -q
 
-# body LINES TEXT: a.c with one function of TEXT and so many lines more.
+# body LINES TEXT: makes a.c with one function that contains TEXT and so many more lines.
 body() {
     { printf 'static int f(int x)\n{\n%b' "$2"; yes '    x++;' | head -n "$1"; printf '    return x;\n}\n'; } > "$dir/a.c"
     git -C "$dir" add a.c

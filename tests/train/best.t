@@ -1,6 +1,6 @@
 #!/bin/bash
-# The best evaluation's checkpoint is kept, a run that gets no better ends, and output_dir holds what was asked for; a run that was killed
-# at any moment around a new best leaves the same bytes. How often a run saves and evaluates.
+# The best evaluation's checkpoint is kept, a run that stops improving ends, and output_dir holds the model that was asked for. A run that
+# is killed at any moment around a new best leaves the same bytes. How often a run saves and evaluates.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 kills=${KILLS:-30}
@@ -28,8 +28,8 @@ go() { # NAME KEY=VALUE...
 }
 checkpoints() { (cd "$dir/$1" && ls -d checkpoint-* | sort -V | tr '\n' ' '); }
 last_step() { grep '"log":"step"' "$dir/$1/metrics.jsonl" | tail -1 | sed -E 's/.*"step":([0-9]+).*/\1/'; }
-# judged FILE PATIENCE: "BEST END MARKED" as the log's losses say: the step of the lowest, the step whose evaluation is the last that the
-# patience allows (0: none), and the steps that were the best when they came.
+# judged FILE PATIENCE: prints "BEST END MARKED" computed from the log's losses: the step of the lowest loss; the step of the last
+# evaluation that the patience allows (0: none); the steps that were the best when they were evaluated.
 judged() {
     sed -nE 's/.*"log":"eval".*"step":([0-9]+).*"loss":([0-9.]+).*/\1 \2/p' "$1" | awk -v patience="$2" '
         !n++ || $2 < low { low = $2; best = $1; since = 0; marked = marked "," $1; next }
@@ -80,7 +80,7 @@ for settings in "lora=true lora_rank=2 lora_dtype=bf16 merge_adapter=true" "lora
     fi
 done
 
-# --- a run that gets no better
+# --- a run that doesn't improve
 for patience in 1 2 3; do
     read -r at end _ <<< "$(judged "$dir/whole/metrics.jsonl" $patience)"
     rm -rf "$dir/early"
@@ -119,7 +119,7 @@ done
 # --- killed
 keys=(save_best=true load_best_model_at_end=true early_stopping_patience=3 eval_steps=3 save_steps=7 save_total_limit=1 max_steps=48 learning_rate=4e-2
     lr_scheduler_type=constant)
-contents() { # all that the run leaves, but what tells times
+contents() { # all files that the run leaves, without times
     (
         cd "$dir/$1" || exit
         find . -type f ! -name metrics.jsonl ! -name report.html ! -name trainer_state.json ! -name manifest.json ! -name run.json ! -name run_state.json \
@@ -159,7 +159,7 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
     read -r calls _ < "$dir/count"
     same "with calls counted"
     killed=0
-    for i in $(seq "$kills"); do # at calls on its files all over the run, and again at one of the next start
+    for i in $(seq "$kills"); do # kills at file calls throughout the run, and again at one of the next start
         rm -rf "$dir/killed"
         for at in $((calls * i / (kills + 1) + 1)) $((RANDOM % calls + 1)); do
             { FAIL_UNDER=$dir/killed FAIL_AT=$at FAIL_AS=kill LD_PRELOAD=$dir/fail_io.so go killed "${keys[@]}"; } 2> /dev/null
@@ -173,7 +173,7 @@ else
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
 fi
 
-# --- what isn't there any more
+# --- files that no longer exist
 cp -r "$dir/whole" "$dir/cut"
 rm -rf "$dir/cut/checkpoint-$best" "$dir/cut/run.json"
 go cut save_best=true resume_from_checkpoint=true max_steps=60
@@ -189,7 +189,7 @@ printf 'x' | dd of="$dir/damaged/checkpoint-$best/model.safetensors" bs=1 seek=5
 refused "a best that was damaged" 6 "load_best_model_at_end" "checkpoint-$best/model.safetensors was changed or damaged" -- pt "$dir/run.yaml" output_dir="$dir/damaged" load_best_model_at_end=true
 check "the last weights aren't taken for it" [ ! -e "$dir/damaged/model.safetensors" ]
 
-# --- keys that have no effect, said before anything is done
+# --- keys without effect, reported before anything is done
 printf 'save_best: true\nload_best_model_at_end: true\nearly_stopping_patience: 2\n' > "$dir/more"
 grep -v '^valid\|^eval' "$dir/run.yaml" | cat - "$dir/more" > "$dir/none.yaml"
 run plan "$dir/none.yaml"
@@ -198,7 +198,7 @@ grep -v '^eval_steps' "$dir/run.yaml" | cat - "$dir/more" > "$dir/none.yaml"
 run plan "$dir/none.yaml"
 check "with one at the end alone: $(cat "$dir/err")" grep -qF "early_stopping_patience: no effect without eval_steps or evals_per_epoch" "$dir/err"
 
-# --- so often in an epoch: 24 sequences are 6 steps
+# --- times per epoch: 24 sequences are 6 steps
 steps_of() { sed -nE 's/.*"log":"eval".*"step":([0-9]+).*/\1/p' "$dir/$1/metrics.jsonl" | tr '\n' ' '; }
 go epochs max_steps=-1 num_epochs=2 eval_steps=0 evals_per_epoch=4 saves_per_epoch=2 save_total_limit=0
 check "it is said: $(grep every "$dir/err")" [ "$(grep -cE '^(evals_per_epoch: 4: an evaluation every 2|saves_per_epoch: 2: a checkpoint every 3) steps$' "$dir/err")" = 2 ]
@@ -228,7 +228,7 @@ check "where all would stay none is kept, and it is said" grep -q "no checkpoint
 mkdir "$dir/disk"
 if mount -t tmpfs -o size=64K tmpfs "$dir/disk" 2> /dev/null; then
     trap 'umount "$dir/disk"; rm -rf "$dir"' EXIT
-    run pt "$dir/run.yaml" output_dir="$dir/disk/out" # too little for one
+    run pt "$dir/run.yaml" output_dir="$dir/disk/out" # too small for one checkpoint
     check "a disk for none: exit $status" [ "$status" = 3 ]
     need=$(sed -nE 's/.* takes? ([0-9.]+) MiB.*/\1/p' "$dir/err")
     one=$(sed -nE 's/.* checkpoints of ([0-9.]+) MiB.*/\1/p' "$dir/err")

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The model card: what it tells, that it names no path of this machine, and that a README.md of someone else stays.
+# The model card: its contents; it names no path of this machine; a README.md of somebody else stays.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 6" "validation_split_ratio: 0.2" "eval_steps: 2" "learning_rate: 2e-3"
@@ -7,7 +7,7 @@ card=$dir/made/README.md
 has() { check "$1: $2 in $(cat "$card" 2> /dev/null)" grep -qF -e "$2" "$card"; }
 lacks() { check "$1: no $2" [ "$(grep -cF -e "$2" "$card")" = 0 ]; }
 
-# --- of a model and a dataset of the hub, named as there
+# --- a model and a dataset of the hub are named as on the hub
 export HF_HOME=$dir/hub HF_HUB_OFFLINE=1
 unset HF_HUB_CACHE
 for kind in models datasets; do
@@ -36,7 +36,7 @@ has "the last evaluation" "| evaluation loss | $(printf %.4f "$loss"), at step 6
 lacks "a setting that changes no result" "eval_steps"
 cp "$card" "$dir/first"
 
-# --- of folders and files: their last names
+# --- folders and files: their last names
 rm -rf "$dir/made"
 run pt "$dir/run.yaml" output_dir="$dir/made" run_name="a name"
 check "a run: $(tail -1 "$dir/err")" [ "$status" = 0 ]
@@ -47,7 +47,7 @@ lacks "nor is a file" "datasets:"
 lacks "no path" "$dir"
 lacks "no path, of this program" "$root"
 
-# --- whose it is
+# --- whose README.md it is
 run pt "$dir/run.yaml" output_dir="$dir/made" resume_from_checkpoint=false max_steps=4
 has "an earlier card is written anew" "| steps | 4 |"
 echo "Mine." >> "$card"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# DoRA from a run file to a merged model: it begins as the base, over plain and quantised bases; resumed, recomputed and divided among ranks it
-# is the same run; merged it is the same model; what can't be done with its adapter is refused by name.
+# DoRA from a run file to a merged model: it begins as the base, over plain and quantised bases. Resumed, recomputed or divided among ranks,
+# it is the same run; merged, it is the same model. What its adapter can't do is refused by name.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
@@ -23,7 +23,7 @@ model_dtype: fp32
 device: cpu
 END
 
-# train NAME KEY=VALUE...: into $dir/NAME.
+# train NAME KEY=VALUE...: trains into $dir/NAME.
 train() {
     local name=$1
     shift
@@ -40,7 +40,7 @@ first_loss() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metric
 last_loss() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl" | tail -1; }
 same_adapter() { cmp "$dir/$1/adapter_model.safetensors" "$dir/$2/adapter_model.safetensors"; }
 
-# --- one run, in other ways
+# --- the same run in other ways
 train whole
 train plain lora_use_dora=false
 check "it begins as the base" near "$(first_loss "$dir/whole")" "$(first_loss "$dir/plain")" 2e-6
@@ -88,7 +88,7 @@ for format in nf4 fp8 nvfp4; do
     check "$format: merged" near "$(loss "$dir/$format")" "$(loss "$dir/$format/merged")" 3e-3
 done
 
-# --- of another model
+# --- an adapter of another model
 "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/wide" hidden_size=32 intermediate_size=64 vocab_size=300 \
     head_dim=8 max_position_embeddings=128 2> "$dir/err" || fail "new: $(cat "$dir/err")"
 for command in "plan $dir/run.yaml" "pt $dir/run.yaml output_dir=$dir/no"; do

@@ -1,11 +1,11 @@
 #!/bin/bash
-# The dtypes of gradients and adapters: what the plan counts, what files hold, that a run goes on with the same bits.
+# The dtypes of gradients and adapters: the plan's bytes, the dtypes in files, and that a resumed run has the same bits.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "per_device_train_batch_size: 1" "max_steps: 6" "learning_rate: 1e-3" "output_dir: $dir/unused"
 region() { "$SUROGATE" plan "$dir/run.yaml" --json "$@" 2> "$dir/err" | sed -E "s/.*\"$region\": ([0-9]+).*/\1/"; }
 
-# --- the plan's bytes: fp32 where it is asked for, or where many micro-steps are summed
+# --- the plan's bytes: fp32 if it is asked for, or if many micro-steps are summed
 region=grads
 narrow=$(region model_dtype=bf16 gradient_accumulation_steps=64)
 check "bf16 gradients take some bytes: $narrow" [ "${narrow:-0}" -gt 0 ]
@@ -22,7 +22,7 @@ refused "than those of a backward pass in fp32" 2 "grad_accum_dtype bf16 with gr
 refused "than those of fp32 weights" 2 "grad_accum_dtype bf16 with matmul_dtype fp32 and master_dtype fp32" -- \
     plan "$dir/run.yaml" model_dtype=bf16 matmul_dtype=fp32 gradient_dtype=bf16 master_dtype=fp32 grad_accum_dtype=bf16
 
-# --- adapters over a bf16 base are what lora_dtype says
+# --- adapters over a bf16 base have the dtype of lora_dtype
 dtypes() { head -c 65536 "$1" | grep -aoE '"dtype": ?"[A-Z0-9]+"' | sort -u | tr '\n' ' '; }
 for dtype in fp32 bf16; do
     keys="model_dtype=bf16 lora=true lora_rank=4 lora_dtype=$dtype"
@@ -44,7 +44,8 @@ done
 region=grads
 check "fp32 adapters have fp32 gradients" [ "$(region model_dtype=bf16 lora=true)" = $((2 * $(region model_dtype=bf16 lora=true lora_dtype=bf16))) ]
 
-# --- what is kept of weights: bf16 masters of an fp32 model take half; with fp32 products and masters no bf16 copy is beside the fp32 weights
+# --- kept copies of weights: bf16 masters of an fp32 model take half; with fp32 products and masters there is no bf16 copy beside the fp32
+# weights
 region=weights
 whole=$(region model_dtype=fp32) half=$(region model_dtype=bf16)
 check "bf16 masters of an fp32 model: $(region master_dtype=bf16) of $whole" [ "$(region master_dtype=bf16)" = "$half" ]
@@ -56,7 +57,7 @@ copies=$(($(region model_dtype=bf16 master_dtype=fp32) - $(region model_dtype=bf
 check "master copies of the other weights alone" \
     [ $(($(region model_dtype=bf16 matmul_dtype=fp32 master_dtype=fp32) - $(region model_dtype=bf16))) -lt $copies ]
 
-# --- the default of gradients is that of products, which e4m3 can't be
+# --- gradients have by default the dtype of products, which e4m3 can't be
 train() {
     local out=$1
     shift
@@ -73,7 +74,7 @@ train default-fp8 matmul_dtype=e4m3
 train said-fp8 matmul_dtype=e4m3 gradient_dtype=fp32
 same default-fp8 said-fp8 model.safetensors
 
-# --- a run goes on with the same bits, and recomputation and offloading change none
+# --- a resumed run has the same bits; recomputation and offloading change none
 number=0
 for keys in "model_dtype=bf16 matmul_dtype=fp32 master_dtype=fp32" "matmul_dtype=bf16 master_dtype=bf16" "model_dtype=bf16 gradient_dtype=fp32 lora=true" \
     "gradient_dtype=bf16 lora=true lora_dtype=bf16"; do

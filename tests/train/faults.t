@@ -1,6 +1,6 @@
 #!/bin/bash
-# Injected errors: a call on the disk fails (EIO, ENOSPC) or takes half of a write, at a random place of a run and again at one of
-# the next start, on a disk of 1.1 times what the run asks for. Then the same command ends well, with the bytes of an undisturbed run.
+# Injected errors: a disk call fails (EIO, ENOSPC) or a write is cut in half, at a random place of a run and again at one of the next start,
+# on a disk of 1.1 times the space that the run asks for. Then the same command ends well, with the bytes of an undisturbed run.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 trials=${TRIALS:-20}
@@ -27,8 +27,8 @@ go() {
     # shellcheck disable=SC2086
     run pt "$dir/run.yaml" output_dir="$out" $kind
 }
-# What the run leaves: its results, its last checkpoint and its log, less what tells times. Of the checkpoints before, one that a failed
-# save left out may be missing.
+# The files that the run leaves: its results, its last checkpoint, and its log without times. Earlier checkpoints may be missing, because a
+# failed save left one out.
 contents() {
     (
         cd "$1" || exit
@@ -39,7 +39,7 @@ contents() {
         grep -c '"finished": true' run.json
     )
 }
-# Makes the disk for a kind of run and notes how an undisturbed one ends there.
+# Makes the disk for a kind of run and records the results of an undisturbed run there.
 prepare() {
     rm -rf "$out"
     mount -o remount,size=128K "$dir/disk"
@@ -53,7 +53,7 @@ prepare() {
 }
 
 errors=(EIO ENOSPC short)
-lengths=(1 1 2 20 100 1000000) # of calls
+lengths=(1 1 2 20 100 1000000) # numbers of failing calls
 failed_runs=0
 num_ends=0
 declare -A ends

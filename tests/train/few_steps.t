@@ -1,5 +1,5 @@
 #!/bin/bash
-# A run of few steps that nobody asked for is told before it begins: which default makes it so, and the key.
+# If a default makes a run short, the log says so before the run begins: which default, and the key to set.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_tiny max_position_embeddings=512
@@ -9,7 +9,7 @@ seq 400 | sed 's/.*/{"question": "What is &?", "answer": "It is &."}/' > "$dir/m
 printf '%s\n' "model: $dir/model" "datasets: [{path: $dir/rows.jsonl}]" "sequence_len: 256" "num_epochs: 1" "model_dtype: fp32" \
     "resume_from_checkpoint: false" "output_dir: $dir/trained" > "$dir/run.yaml"
 
-# said NAME COUNT TEXT... -- ARGS...: the run ends well, COUNT such lines stand before its first step, with all texts.
+# said NAME COUNT TEXT... -- ARGS...: the run ends well; COUNT such lines, with all texts, come before its first step.
 said() {
     local name=$1 count=$2 texts=()
     shift 2

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Signals and full disks: a resumable save and exit 75; a failed save keeps the one before; the results stay the same.
+# Signals and full disks: the run saves so that it can be resumed, and exits with 75. A failed save keeps the checkpoint before. The results
+# stay the same.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "dataset_cache_dir: $dir/cache" "max_steps: 400" "logging_steps: 100"
@@ -42,7 +43,7 @@ for signal in INT TERM USR1; do
     check "SIG$signal: the results are the same" same_results "$out"
 done
 
-# --- where the same command would start anew, the one that goes on is printed
+# --- if the same command would start anew, the command that resumes is printed
 for resume in false "$dir/INT/checkpoint-400"; do
     out="$dir/it's anew"
     rm -rf "$out"
@@ -64,11 +65,12 @@ for resume in false "$dir/INT/checkpoint-400"; do
     check "from $resume: and goes on: $(head -5 "$dir/err2")" grep -qF "going on from $out/checkpoint-$step, step $step of 800" "$dir/err2"
 done
 
-# --- gone back to an earlier checkpoint and interrupted: the printed command goes on from there, and not from the later ones of before
+# --- a run that returned to an earlier checkpoint is interrupted: the printed command resumes from there, not from later checkpoints of the
+# old branch
 run pt "$dir/run.yaml" output_dir="$dir/long" save_steps=100 save_total_limit=0
 check "a run with checkpoints ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 before=$(cd "$dir/long" && cat checkpoint-300/* checkpoint-400/* | sha256sum)
-# back WHERE FROM: goes back from the run's end to checkpoint FROM, of the folder itself or of another one, and is interrupted
+# back WHERE FROM: returns from the run's end to checkpoint FROM, in the same folder or another one, and is interrupted
 back() {
     local out=$dir/back-$1 from=$dir/long
     rm -rf "$out"
@@ -95,7 +97,7 @@ run pt "$dir/run.yaml" output_dir="$dir/straight" resume_from_checkpoint="$dir/l
 check "the weights are those of an uninterrupted run" cmp "$dir/straight/model.safetensors" "$dir/back-inside/model.safetensors"
 check "outside too" cmp "$dir/straight/model.safetensors" "$dir/back-outside/model.safetensors"
 
-# --- before there is anything to save; the pipe is open when the program reads it
+# --- before there is anything to save; the program is reading the pipe
 mkfifo "$dir/pipe"
 "$SUROGATE" generate "$dir/model" --prompt-file "$dir/pipe" > "$dir/out" 2> "$dir/err" &
 pid=$!
@@ -127,7 +129,7 @@ run pt "$dir/run.yaml" output_dir="$dir/whole"
 check "a finished run is done: exit 0" [ "$status" = 0 ]
 check "and says so" grep -q "finished" "$dir/err"
 
-# A disk that fills up while training: the save fails, the run goes on, the last save decides the exit status.
+# A disk fills up during training: the save fails, the run continues, and the last save decides the exit status.
 if mkdir "$dir/disk" && mount -t tmpfs -o size=4M tmpfs "$dir/disk" 2> /dev/null; then
     start_run "$dir/disk/out"
     head -c 8000000 /dev/zero > "$dir/disk/filler" 2> /dev/null

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A run killed (SIGKILL) at random moments, inside saves too, and started again until it is done leaves the same weights,
-# optimizer state and log as one that was never killed, byte for byte; the log less its timing fields.
+# A run that is killed (SIGKILL) at random moments, also during saves, and restarted until it is done leaves the same weights, optimizer
+# state and log, byte for byte, as a run that was never killed. Timing fields of the log are left out.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 kills_wanted=${KILLS:-100}
@@ -46,7 +46,7 @@ while [ "$kills" -lt "$kills_wanted" ] && [ "$num_failed" = 0 ]; do
     while :; do
         "$SUROGATE" pt "$dir/run.yaml" output_dir="$dir/killed" > /dev/null 2> "$dir/err" &
         pid=$!
-        # The first kills may come anywhere; once there are enough the run may finish.
+        # The first kills may come at any time; after enough kills the run may finish.
         if [ "$kills" -lt "$kills_wanted" ]; then
             sleep "$(awk "BEGIN { printf \"%.4f\", $RANDOM / 32768 * $milliseconds * 0.4 / 1000 }")"
             kill -9 $pid 2> /dev/null && kills=$((kills + 1))

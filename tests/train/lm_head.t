@@ -1,13 +1,13 @@
 #!/bin/bash
-# LoRA on the output head, which may be the embedding's weight: trained, interrupted and gone on from, merged, generated with.
+# LoRA on the output head, which may share the embedding's weight: trained, interrupted and resumed, merged, used for generation.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 seq 1 40 | awk '{ print "{\"instruction\": \"line " $1 "\", \"output\": \"says " ($1 * 7 % 10) " and goes on\"}" }' > "$dir/rows.jsonl"
 
-# value FILE: the mean loss in what `eval --json` printed.
+# value FILE: the mean loss that `eval --json` printed.
 value() { sed 's/.*"mean"://; s/}//' "$1"; }
 
-# The folder with other names of symbols, tensors and keys of config.json, as its own IR says them.
+# A copy of the folder with other names of symbols, tensors and keys of config.json, given by its own IR.
 rename_all() {
     local edit='s/"V"/"Words"/g; s/"tied"/"shared"/g; s/"shared": "shared"/"tied": "shared"/
         s/max_positions/farthest/g; s/tie_word_embeddings/one_table/g; s/vocab_size/num_words/g; s/lm_head/answer/g; s/model.embed_tokens/words/g'

@@ -1,5 +1,6 @@
 #!/bin/bash
-# whole_logits: a program for one row, of one document or several, which plan counts; a command that trains says that it reads none.
+# whole_logits: one program for one row, with one document or several; plan counts its memory. A command that trains warns that it reads no
+# logits.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_tiny

@@ -1,14 +1,14 @@
 #!/bin/bash
-# Embedding and head trained whole beside LoRA, over a plain and a quantised base: interrupted and gone on from, merged, exported,
-# generated with; what can't be done with such an adapter is refused by name.
+# Embedding and head trained whole beside LoRA, over a plain and a quantised base: interrupted and resumed, merged, exported, used for
+# generation. What such an adapter can't do is refused by name.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 seq 1 40 | awk '{ print "{\"instruction\": \"line " $1 "\", \"output\": \"says " ($1 * 7 % 10) " and goes on\"}" }' > "$dir/rows.jsonl"
 
-# value FILE: the mean loss in what `eval --json` printed.
+# value FILE: the mean loss that `eval --json` printed.
 value() { sed 's/.*"mean"://; s/}//' "$1"; }
 
-# train NAME KEY=VALUE...: into $dir/NAME.
+# train NAME KEY=VALUE...: trains into $dir/NAME.
 train() {
     local name=$1
     shift
@@ -62,7 +62,7 @@ true lm_head false fp32 none
 true embed_tokens,lm_head true bf16 none
 END
 
-# --- rows of tokens alone
+# --- only rows of tokens
 for tied in true false; do
     what="rows of tokens, tied $tied"
     make_tiny max_position_embeddings=128 tie_word_embeddings=$tied

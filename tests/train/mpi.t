@@ -1,5 +1,5 @@
 #!/bin/bash
-# Ranks that mpirun starts: the run of one rank, without a word about ranks in the run file. Skipped where there is no mpirun.
+# Ranks that mpirun starts give the run of one rank, although the run file says nothing of ranks. Skipped without mpirun.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 command -v mpirun > /dev/null || {
@@ -7,7 +7,7 @@ command -v mpirun > /dev/null || {
     exit 0
 }
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
-export ASAN_OPTIONS=detect_leaks=0 # of MPI
+export ASAN_OPTIONS=detect_leaks=0 # MPI leaks memory
 make_text_run "max_steps: 6" "per_device_train_batch_size: 1" "gradient_accumulation_steps: 2" "device: cpu" "threads: 2" "dataset_cache_dir: $dir/cache"
 losses() { sed -nE 's/.*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl"; }
 

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Tokens that the tokenizer lacks: it gets them, embedding and head grow, the run trains them and goes on after an interruption; with LoRA
-# they are trained whole. tests/oracle/check_new_tokens.py compares with transformers and PEFT.
+# Tokens that the tokenizer lacks are added; embedding and head grow; the run trains them and resumes after an interruption; with LoRA they
+# are trained whole. tests/oracle/check_new_tokens.py compares with transformers and PEFT.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export HF_HOME=$dir/cache
@@ -83,13 +83,13 @@ run eval "$dir/adapter" --text "$dir/rows.jsonl" --json
 check "an adapter finds its base: $(tail -2 "$dir/err")" [ "$status" = 0 ]
 check "merged, it has all rows" [ "$(rows "$dir/adapter/merged")" = $((old + 2)) ]
 
-# told LINE: what the last run, and a plan of its settings, said of rows that stay as they begin.
+# told LINE: what the last run, and a plan with its settings, report about rows that aren't trained.
 told() {
     check "$name: $(grep "stay as they begin" "$dir/err")" grep -qF "warning: rows of new tokens stay as they begin, the mean of the old rows; $1" "$dir/err"
     run plan "$dir/run.yaml" device=cpu "${keys[@]}"
     check "$name: plan: $(cat "$dir/err")" grep -qF "warning: rows of new tokens stay as they begin, the mean of the old rows; $1" "$dir/err"
 }
-# frozen NAME LINE KEY=VALUE...: trains with LoRA.
+# frozen NAME LINE KEY=VALUE...: trains with LoRA and expects LINE.
 frozen() {
     local name=$1 line=$2 keys=(lora=true lora_rank=4 "${@:3}")
     rm -rf "$dir/frozen"
@@ -137,7 +137,7 @@ check "with them it is planned: $(tail -2 "$dir/err")" [ "$status" = 0 ]
 go plain lora=true lora_rank=4 new_tokens=[] new_special_tokens='<|endoftext|>'
 check "a token that is there is no new one: $(tail -2 "$dir/err")" [ -e "$dir/plain/adapter_config.json" ]
 
-# --- a cache that was emptied
+# --- an emptied cache
 rm -rf "$dir/cache"
 refused "the base of an adapter is gone" 2 "/grown--" "It was a copy of a model with new tokens" "Start that run again" -- generate "$dir/adapter" --prompt "line" --max-tokens 2
 go adapter lora=true lora_rank=4 lora_modules_to_save=embed_tokens,lm_head merge_adapter=true qlora=nf4
@@ -162,7 +162,7 @@ check "as an imported folder does" [ "$(rows "$dir/of-folder")" = $((old + 2)) ]
 rm -rf "$dir/cache"
 refused "an unpacked file is gone" 2 "/gguf--" "It was a GGUF file" -- generate "$dir/cache/hub/gguf--0123456789abcdef--untied.gguf" --prompt "line"
 
-# --- what isn't done
+# --- refused cases
 refused "an empty token" 2 "new_tokens, new_special_tokens: a token has no text" -- sft "$dir/run.yaml" output_dir="$dir/no" "new_tokens=[\"\"]"
 refused "another folder's tokenizer" 2 "expected the model's own" -- sft "$dir/run.yaml" output_dir="$dir/no" tokenizer="$dir/tokenizer"
 finish

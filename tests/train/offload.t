@@ -1,13 +1,13 @@
 #!/bin/bash
-# Runs whose weights, states and activations wait on the host: they write the bytes of a run without, and go on from one another's
-# checkpoints. What can't be had is named.
+# Runs that keep weights, states and activations on the host write the same bytes as runs that don't, and each resumes from the other's
+# checkpoints. Unsupported combinations are named.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "model_dtype: bf16" "per_device_train_batch_size: 2" "gradient_accumulation_steps: 2" "learning_rate: 1e-2" "device: cpu" \
     "lr_scheduler_type: constant" "recompute_block: true" "dataset_cache_dir: $dir/cache"
 sed -i '/^model_dtype: fp32$/d' "$dir/run.yaml"
 
-# train OUT STEPS KEYS...: goes on with what is in OUT, if anything is.
+# train OUT STEPS KEYS...: trains, or resumes the run in OUT.
 train() {
     local out=$dir/$1 steps=$2
     shift 2
@@ -48,7 +48,7 @@ same masters masters-all $files
 train nf4 6 lora=true qlora=nf4
 train nf4-all 6 lora=true qlora=nf4 offload_quants=true offload_residual=true
 same nf4 nf4-all adapter_model.safetensors checkpoint-6/optimizer.safetensors
-# Matrices stay as codes: what waits on the host of a block are its norms, beside the residual.
+# Matrices stay codes: of a block, only norms are kept on the host, beside the residual.
 train codes 2 recipe=fp8-hybrid
 train codes-all 2 recipe=fp8-hybrid offload_weights=true offload_residual=true
 same codes codes-all checkpoint-2/model.safetensors checkpoint-2/optimizer.safetensors

@@ -1,11 +1,11 @@
 #!/bin/bash
-# Runs under recipes fp8-hybrid and nvfp4: the loss, the same bits after kills and under recomputation, scales in checkpoints, the keys.
+# Runs under the recipes fp8-hybrid and nvfp4: the loss, the same bits after kills and with recomputation, scales in checkpoints, the keys.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 RANDOM=7
 make_text_run "per_device_train_batch_size: 2" "gradient_accumulation_steps: 2" "learning_rate: 1e-3" "lr_scheduler_type: constant" \
     "dataset_cache_dir: $dir/cache" "eval_max_batches: 2" "validation_split_ratio: 0.1"
-# train OUT STEPS KEYS...: goes on with what is in OUT, if anything is.
+# train OUT STEPS KEYS...: trains, or resumes the run in OUT.
 train() {
     local out=$dir/$1 steps=$2 resume=true
     shift 2
@@ -18,7 +18,7 @@ same() {
     local file
     for file in "${@:3}"; do check "$1 and $2: $file" cmp "$dir/$1/$file" "$dir/$2/$file"; done
 }
-# near A B LINE MOST: the last losses in lines of this kind (step, eval) of two logs are within MOST of each other.
+# near A B LINE MOST: the last losses of two logs, in lines of this kind (step, eval), differ by at most MOST.
 last() { grep "\"log\":\"$2\"" "$dir/$1/metrics.jsonl" | grep -o '"loss":[0-9.]*' | tail -1 | cut -d: -f2; }
 near() {
     check "$3 loss of $1 and $2: $(last "$1" "$3"), $(last "$2" "$3")" awk -v a="$(last "$1" "$3")" -v b="$(last "$2" "$3")" -v most="$4" \
@@ -41,7 +41,7 @@ for key in no_fp4_stochastic_rounding=true fp4_hadamard=false fp4_four_over_six=
     check "$key changes something" [ "$(cmp "$dir/nvfp4/model.safetensors" "$dir/nvfp4-$key/model.safetensors" 2>&1)" != "" ]
 done
 
-# --- the two dtypes say the same as the recipe; one alone is another thing
+# --- the two dtype keys mean the same as the recipe; one of them alone means something else
 train dtypes 30 matmul_dtype=e4m3 gradient_dtype=e5m2
 same fp8 dtypes model.safetensors
 for key in matmul_dtype=e4m3 gradient_dtype=e5m2; do
@@ -51,7 +51,7 @@ for key in matmul_dtype=e4m3 gradient_dtype=e5m2; do
         check "$key isn't $other" [ "$(cmp "$dir/$other/model.safetensors" "$dir/$key/model.safetensors" 2>&1)" != "" ]
     done
 done
-# --- a folder under a recipe: what it was trained with, or not
+# --- evaluating a folder under a recipe: the one that it was trained with, or another
 loss_of() { "$SUROGATE" eval "$@" --text "$dir/text.txt" --context 32 --json 2> "$dir/err" | sed -E 's/.*"mean":([0-9.]+).*/\1/'; }
 for out in bf16 fp8; do
     plain=$(loss_of "$dir/$out")
@@ -77,7 +77,7 @@ same fp8 again model.safetensors checkpoint-30/optimizer.safetensors
 train nvfp4-again 30 recipe=nvfp4 recompute_block=true
 same nvfp4 nvfp4-again model.safetensors checkpoint-30/optimizer.safetensors
 
-# --- nor do kills: full training and adapters
+# --- nor do kills, in full training and with adapters
 for what in "fp8 recipe=fp8_hybrid fp8_amax_history=4 lora=false" "fp8-lora recipe=fp8_hybrid fp8_amax_history=4 lora=true" \
     "fp8-tiles-lora recipe=fp8_hybrid lora=true qlora=fp8 fusion=none" "nvfp4 recipe=nvfp4 lora=false" "nvfp4-lora recipe=nvfp4 lora=true"; do
     name=${what%% *}
@@ -105,7 +105,7 @@ for what in "fp8 recipe=fp8_hybrid fp8_amax_history=4 lora=false" "fp8-lora reci
     check "$name: the same log" cmp <(without_times "$dir/whole-$name/metrics.jsonl") <(without_times "$dir/killed-$name/metrics.jsonl")
 done
 
-# --- scales of other tensors aren't taken over
+# --- scales of other tensors aren't loaded
 train fp8 31 recipe=fp8-hybrid fusion=none
 says "has FP8 scales of other tensors, or of another fp8_amax_history; this run's are measured anew"
 train fp8 32 recipe=fp8-hybrid fusion=none fp8_amax_history=9
@@ -117,7 +117,7 @@ says "has no FP8 scales; this run's are measured anew"
 train bf16 34
 near bf16 fp8 step 0.005
 
-# --- adapters over frozen weights in FP8: codes are made by loading
+# --- adapters over frozen weights in FP8: loading makes the codes
 train lora-bf16 30 lora=true lora_rank=4
 train lora-fp8 30 lora=true lora_rank=4 recipe=fp8-hybrid
 near lora-bf16 lora-fp8 step 0.005
@@ -128,7 +128,7 @@ bf16=$(weights) fp8=$(weights recipe=fp8-hybrid) forward=$(weights matmul_dtype=
 check "frozen weights are kept in codes alone, in both layouts: $fp8 bytes, $bf16 in bf16" [ $((fp8 - bf16)) -lt 4096 -a "$fp8" -ge "$bf16" ]
 check "beside them where the backward pass reads bf16: $forward bytes" [ "$forward" -gt $((bf16 + 8192)) ]
 
-# --- adapters over a base in FP8 tiles, which is multiplied as it is: packed (down and o alone) or not
+# --- adapters over a base in FP8 tiles, whose codes are multiplied directly: packed (only down and o) or not
 train tiles-bf16 30 lora=true lora_rank=4 qlora=fp8
 for fusion in all none; do
     keys="lora=true lora_rank=4 qlora=fp8 recipe=fp8-hybrid fusion=$fusion"
@@ -153,7 +153,7 @@ check "explain: their codes are read" [ "$(grep -c "block_linear(.*\.codes\.turn
 run explain "$dir/run.yaml" $keys --gpu l40s
 check "explain: another GPU makes matrices: $(cat "$dir/err")" [ "$(grep -c block_linear "$dir/out")" = 0 -a "$(grep -c fp8_tiles_dequantise "$dir/out")" -gt 0 ]
 
-# --- what is shown, and what is refused
+# --- what is printed, and what is refused
 run plan "$dir/run.yaml" model_dtype=bf16 recipe=fp8-hybrid
 check "plan: $(cat "$dir/out")" grep -qE '^fp8 +[0-9]+ tensors with scales; codes of weights [0-9.]+ KiB, scales and their history' "$dir/out"
 run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=fp8-hybrid
@@ -162,7 +162,7 @@ run plan "$dir/run.yaml" model_dtype=bf16 recipe=nvfp4
 check "plan of nvfp4: $(cat "$dir/out")" grep -qE '^fp4 +[1-9][0-9]* weights in codes: [0-9.]+ KiB' "$dir/out"
 run plan "$dir/run.yaml" --json model_dtype=bf16 recipe=nvfp4
 check "plan --json of nvfp4" grep -qE '"fp4": \{"weights": [1-9][0-9]*, "code_bytes": [1-9][0-9]*\}' "$dir/out"
-# y, dx and dw of 8 weights; 48 elements, which two products sum over, are no multiple of 32
+# y, dx and dw of 8 weights; 48 elements, over which two products sum, aren't a multiple of 32
 for gpu in b200 rtx5090; do
     run explain "$dir/run.yaml" --gpu $gpu model_dtype=bf16 recipe=nvfp4
     check "explain --gpu $gpu: $(grep 'FP4 products' "$dir/out" "$dir/err")" \
@@ -185,7 +185,7 @@ for lora in false true; do
     run bench "$dir/run.yaml" --steps 1 --json model_dtype=bf16 recipe=fp8-hybrid lora=$lora
     check "bench, lora $lora: $(cat "$dir/out" "$dir/err")" grep -qE '"loss": ?[1-9]' "$dir/out"
 done
-# --- products in bf16 of a model in fp32: other numbers, hardly
+# --- bf16 products in an fp32 model: other numbers, but hardly different
 for keys in "" matmul_dtype=bf16; do
     # shellcheck disable=SC2086
     run pt "$dir/run.yaml" model_dtype=fp32 output_dir="$dir/fp32-$keys" max_steps=30 $keys

@@ -1,13 +1,13 @@
 #!/bin/bash
-# Faults of one rank of three, which are processes, or threads of one (every third round): it is killed, stopped, stands still, is slow, gets
-# a NaN, or its disk fails, at a random moment. All end within the limits, or all go on, and say which rank it was; then the same command ends
-# well, with the bytes of an undisturbed run.
+# Faults of one of three ranks, which are processes or (every third round) threads of one process. At a random moment the rank is killed,
+# stopped, hangs, is slow, gets a NaN, or its disk fails. Either all ranks end within the limits or all continue, and they say which rank it
+# was. Then the same command ends well, with the bytes of an undisturbed run.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 trials=${TRIALS:-9}
 RANDOM=${SEED:-3}
 export SUROGATE_SECRET="a secret of these tests"
-port=$((10000 + $$ * 7 % 20000)) # below those that systems hand out
+port=$((10000 + $$ * 7 % 20000)) # below the ports that systems assign
 if ! cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ldl 2> "$dir/err"; then
     skip "no compiler for fail_io.c: $(head -1 "$dir/err")"
     finish
@@ -16,7 +16,7 @@ make_text_run "max_steps: 24" "save_steps: 5" "per_device_train_batch_size: 2" "
     "eval_steps: 8" "eval_max_batches: 2" "device: cpu" "threads: 2" "comm_timeout: 3" "dataset_cache_dir: $dir/cache"
 head -600 "$dir/text.txt" > "$dir/some.txt"
 mv "$dir/some.txt" "$dir/text.txt"
-out=$dir/output # run.yaml is no part of it
+out=$dir/output # run.yaml isn't inside it
 kinds=("save_total_limit=0" "lora=true lora_rank=2 lora_dropout=0.1" "zero_level=3 save_total_limit=1")
 
 # launch RANK PRELOAD ARGS...
@@ -27,7 +27,7 @@ launch() {
     FAIL_UNDER=$out LD_PRELOAD=$preload "$SUROGATE" pt "$dir/run.yaml" output_dir="$out" $kind "$@" > /dev/null 2> "$dir/err$rank" &
     pid[rank]=$!
 }
-# start [VICTIM]: the ranks; the victim with what FAIL_AT and FAIL_AS say.
+# start [VICTIM]: starts the ranks; the victim gets the fault of FAIL_AT and FAIL_AS.
 start() {
     local victim=${1:-none} rank preload
     pid=()
@@ -43,7 +43,7 @@ start() {
         fi
     done
 }
-# await RANK...: none of them may take longer than all limits together.
+# await RANK...: waits; none of them may take longer than all limits together.
 await() {
     local rank until=$((SECONDS + 60))
     for rank; do
@@ -58,14 +58,14 @@ await() {
 }
 others() { echo "$ranks" | tr -d "$victim"; }
 random_sleep() { sleep "$(awk "BEGIN { print $RANDOM / 32768 * 0.5 }")"; }
-# Of each of them: it failed, and says that it was the victim.
+# Each of these ranks failed, and names the victim.
 all_say() {
     local rank
     for rank; do
         [ "${ended[rank]}" != 0 ] && [ "${ended[rank]}" -lt 128 ] && grep -qE "^error: .*(rank $culprit[: ]|ranks didn't come .*: $culprit)" "$dir/err$rank" || return 1
     done
 }
-# All ended well: the fault came when all was done.
+# All ranks ended well: the fault came after the work was done.
 all_well() {
     local rank
     for rank; do [ "${ended[rank]}" = 0 ] || return 1; done
@@ -93,7 +93,7 @@ errors=(EIO ENOSPC short)
 declare -A count
 for trial in $(seq 0 $((trials - 1))); do
     fault=${faults[$((trial % 6))]}
-    # What takes the limits' time is every fifth of its turns in long runs.
+    # Faults that take as long as the limits are used only in every fifth turn of long runs.
     [ "$trial" -ge 12 ] && [ $((trial / 6 % 5)) != 0 ] && case $fault in stop | hang | slow) fault=kill ;; esac
     kind=${kinds[$((RANDOM % 3))]}
     results=(model.safetensors checkpoint-24/model.safetensors checkpoint-24/optimizer.safetensors)
@@ -131,7 +131,7 @@ for trial in $(seq 0 $((trials - 1))); do
         check "$name: exit ${ended[*]}, $(last_words)" [ "$(printf '%s\n' "${ended[@]}" | sort -u | wc -l)" = 1 ]
         ;;
     nan | slow | hang)
-        # Of a process a third of them; not in the first step, which has no limit. A slow rank is named after some steps.
+        # A third of a process's turns; not in the first step, which has no limit. A slow rank is named only after some steps.
         turns=$logs
         [ "$ranks" = 0 ] || turns=$((logs / 3))
         range=8

@@ -1,13 +1,15 @@
 #!/bin/bash
-# Ranks that are processes: the run of one rank; a signal to any of them saves on all; one that dies, stops or differs ends all, each saying so.
+# Ranks that are processes give the run of one rank. A signal to any of them makes all save. One that dies, stops or differs ends all, and
+# each says why.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export SUROGATE_SECRET="a secret of these tests"
-port=$((10000 + $$ * 7 % 20000)) # below those that systems hand out
+port=$((10000 + $$ * 7 % 20000)) # below the ports that systems assign
 make_text_run "max_steps: 20" "save_steps: 4" "per_device_train_batch_size: 1" "gradient_accumulation_steps: 2" "validation_split_ratio: 0.1" \
     "eval_steps: 8" "device: cpu" "threads: 2" "dataset_cache_dir: $dir/cache" "eval_max_batches: 4"
 
-# start OUT ARGS...: rank 1 gets those behind "--" too, is the program $program_of_1 and starts in the folder $folder_of_1, if these are set.
+# start OUT ARGS...: starts the ranks. Rank 1 also gets the arguments after "--", runs the program $program_of_1 and starts in the folder
+# $folder_of_1, if these are set.
 start() {
     local out=$1 own=() more=() rank program=$SUROGATE folder=.
     shift

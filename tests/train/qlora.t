@@ -1,6 +1,6 @@
 #!/bin/bash
-# QLoRA from a run file to a merged model: the base is kept in its format, the adapter says so, and eval, generate and merge take it from there.
-# Kills, recomputation and threads change no byte.
+# QLoRA from a run file to a merged model: the base is kept in its format, the adapter records the format, and eval, generate and merge read
+# it from there. Kills, recomputation and threads change no byte.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
@@ -104,7 +104,7 @@ check "explain: made right before its use" grep -q "activations+.*mlp.down.weigh
 run explain "$dir/run.yaml" --program load
 check "explain: quantised as it arrives" grep -q "weights+.*home=.*mlp.down.weight.codes.*nf4_quantise(arriving" "$dir/out"
 
-# What is stated for an 8B model: fp32 adapters and moments, a batch of one sequence of 2,048 tokens, blocks recomputed.
+# The figures stated for an 8B model: fp32 adapters and moments, a batch of one sequence of 2,048 tokens, recomputed blocks.
 "$SUROGATE" new --arch qwen3-8b "$dir/8b" 2> /dev/null
 cat > "$dir/8b.yaml" << END
 model: $dir/8b

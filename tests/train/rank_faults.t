@@ -1,3 +1,3 @@
 #!/bin/bash
-# The same with several ranks: whichever call of whichever of them fails, all end or go on together.
+# As faults.t, with several ranks: whichever call of whichever rank fails, all end or continue together.
 RANKS=4 TRIALS=${TRIALS:-15} exec bash "$(dirname "$0")/faults.t"

@@ -1,19 +1,19 @@
 #!/bin/bash
-# Several ranks on the CPU: 1, 2 and 4 make the same run, over every border between them and over kills; one that fails ends all; what is
-# written together is checked and told as what one rank writes.
+# Several ranks on the CPU: 1, 2 and 4 ranks make the same run, resumed with other numbers of ranks and after kills. One rank that fails
+# ends all. Files that ranks write together are checked, and damage is reported as for one rank.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 RANDOM=${SEED:-7}
 make_text_run "max_steps: 40" "save_steps: 4" "per_device_train_batch_size: 1" "validation_split_ratio: 0.1" "eval_steps: 8" \
     "eval_max_batches: 6" "generate_samples: 1" "sample_max_tokens: 4" "device: cpu" "threads: 2" "learning_rate: 1e-3" "dataset_cache_dir: $dir/cache" "logging_steps: 10"
 
-# go RANKS OUT ARGS...: the run of 4 sequences a step.
+# go RANKS OUT ARGS...: runs 4 sequences per step.
 go() {
     local ranks=$1 out=$2
     shift 2
     run pt "$dir/run.yaml" output_dir="$out" gpus="$ranks" gradient_accumulation_steps=$((4 / ranks)) "$@"
 }
-# What a log says: whole numbers, then losses and norms.
+# The contents of a log: integers, then losses and norms.
 counts() { sed -nE 's/.*"log":"(step|eval)".*"step":([0-9]+),.*"(step|eval)_tokens":([0-9]+),"(step|eval)_trained":([0-9]+),.*/\1 \2 \4 \6/p' "$1/metrics.jsonl"; }
 numbers() { grep -v '"log":"sample"' "$1/metrics.jsonl" | grep -oE '"(loss|norm)":[0-9.e+-]+' | cut -d: -f2; }
 same_run() {
@@ -46,7 +46,7 @@ check "fewer rows a step are another run: $(tail -1 "$dir/err")" \
 run ir "$dir/run.yaml" gpus=2 model_dtype=bf16 master_dtype=fp32 --program micro_only
 check "one program is made without the optimizer's: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
-# --- kills, and other ranks after each
+# --- kills, and another number of ranks after each
 elastic() {
     local out=$dir/elastic kills=0 turn=0 order=(4 2 1 4) pid
     rm -rf "$out"
@@ -73,7 +73,7 @@ for _ in $(seq "$(((${KILLS:-9} + 2) / 3))"); do
 done
 echo "$total_kills kills"
 
-# --- gradients and weights divided too; matrices large enough for it
+# --- gradients and weights divided too, with matrices large enough for it
 "$SUROGATE" new --arch qwen3-tiny --random --tokenizer "$dir/tokenizer" "$dir/large" hidden_size=128 intermediate_size=1024 vocab_size=300 \
     head_dim=32 max_position_embeddings=128 2> /dev/null
 losses() { sed -nE 's/.*"log":"step".*"loss":([0-9.e+-]+).*/\1/p' "$1/metrics.jsonl"; }
@@ -96,7 +96,7 @@ for kind in "" "lora=true lora_dropout=0.1" "optimizer=normuon" "optimizer=adamw
     done
 done
 
-# --- moments of 8 bits of packed weights whose parts begin within a block, on any number of ranks, and on from another number
+# --- 8-bit moments of packed weights whose parts begin within a block, on any number of ranks, resumed with another number
 "$SUROGATE" new --arch llama-tiny --random --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=60 intermediate_size=92 vocab_size=300 \
     head_dim=10 num_attention_heads=6 num_key_value_heads=2 num_hidden_layers=3 2> /dev/null
 odd() { # RANKS OUT STEPS ARGS...
@@ -138,7 +138,7 @@ check "and a checkpoint of all" compgen -G "$dir/signal/checkpoint-*/manifest.js
 go 2 "$dir/signal" max_steps=4000 resume_from_checkpoint=auto save_steps=0 learning_rate=1e-2
 check "another setting is another run for any number of ranks" [ "$status" = 2 ]
 
-# --- divergence ends all the same way
+# --- divergence ends all ranks in the same way
 go 4 "$dir/diverged" learning_rate=1000 weight_decay=0.9 max_grad_norm=0 max_steps=400 eval_steps=0 save_steps=0
 check "divergence: exit $status, $(tail -1 "$dir/err")" [ "$status" = 4 ]
 check "is told once" [ "$(grep -c "wasn't finite in 3 steps" "$dir/err")" = 1 ]

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Samples: without a prompt they go on from held-out rows, and they stop where the model does when it is served.
+# Samples during training: without a prompt they continue held-out rows, and they stop where the served model stops.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 make_tiny max_position_embeddings=128
@@ -17,11 +17,11 @@ generate_samples: 3
 sample_max_tokens: 40
 sample_temperature: 0
 END
-# of NAME OUTPUT: that field of a log's samples, a line each.
+# of NAME OUTPUT: that field of the log's samples, one per line.
 of() { grep '"log":"sample"' "$2/metrics.jsonl" | sed -E "s/.*\"$1\":\"(([^\"\\]|\\\\.)*)\".*/\1/"; }
 all_are() { [ -s "$2" ] && ! grep -vqE -e "$1" "$2"; }
 
-# --- a text without BOS: an EOS, which nothing follows in training, is no start
+# --- a text model without BOS: EOS is no start, because nothing follows EOS in training
 run pt "$dir/run.yaml" model="$dir/text-model" datasets.0.path="$dir/text.txt" output_dir="$dir/text" max_steps=60
 check "a text: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 of prompt "$dir/text" > "$dir/prompts"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Numbers that log_scalars asks for: in metrics.jsonl by name, the same with 1 and 2 ranks; none where none is asked for.
+# Numbers that log_scalars asks for: in metrics.jsonl by name, the same with 1 and 2 ranks; absent if not asked for.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 make_text_run "max_steps: 3" "per_device_train_batch_size: 1" "device: cpu" "threads: 2" "learning_rate: 1e-3" "dataset_cache_dir: $dir/cache"

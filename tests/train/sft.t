@@ -1,5 +1,5 @@
 #!/bin/bash
-# Fine-tuning: loss on the answers alone, the same however rows are laid out; resuming; LoRA; several datasets.
+# Fine-tuning: loss only on the answers, the same for any layout of rows; resuming; LoRA; several datasets.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 make_chat
@@ -31,7 +31,7 @@ check "it answers and stops: $(cat "$dir/out")" grep -qE '^It is [0-9]+\.$' "$di
 run generate "$dir/tokenizer/../whole" --chat --prompt "" --max-tokens 3
 check "an empty question is one too" [ "$status" = 0 ]
 
-# --- what generate takes: ask FLAGS...
+# --- what generate reads: ask FLAGS...
 ask() { run generate "$dir/whole" --chat --prompt "What is 2 plus 4?" --temperature 0 --max-tokens 30 "$@"; }
 ask
 cp "$dir/out" "$dir/answer"
@@ -72,7 +72,7 @@ check "both ends are in generation_config.json" grep -qE '"eos_token_id": \[' "$
 (cd / && run generate "$dir/turns-lora" --prompt x --max-tokens 1; exit "$status")
 check "an adapter finds its base from any folder: $(cat "$dir/err")" [ $? = 0 ]
 
-# --- the loss of a step over all rows: packed, one a row, and in other batches
+# --- the loss of a step over the same rows: packed, one per row, and in other batches
 head -41 "$dir/chats.jsonl" > "$dir/some.jsonl"
 echo '{"messages": [{"role": "user", "content": "nothing to learn here"}]}' >> "$dir/some.jsonl"
 one_step() {
@@ -94,7 +94,7 @@ for other in packed padded longer; do
     done
 done
 
-# --- interrupted: a resumable save, exit 75, then the same bytes
+# --- interrupted: saves so that it can be resumed, exits with 75, and then gives the same bytes
 "$SUROGATE" sft "$dir/run.yaml" output_dir="$dir/cut" > /dev/null 2> "$dir/err" &
 pid=$!
 until [ -s "$dir/cut/metrics.jsonl" ] || ! kill -0 $pid 2> /dev/null; do :; done
@@ -124,7 +124,7 @@ check "sampled" grep -q '"prompt":"What is 1 plus 7?"' "$dir/lora/metrics.jsonl"
 run generate "$dir/lora" --chat --prompt "who are you?" --max-tokens 5 --temperature 0
 check "an adapter folder is asked" [ "$status" = 0 ]
 
-# --- a template that prints today's date: rows that are made again on another day are those of the day the run began
+# --- a template that prints today's date: rows that are made again on another day are the rows of the day when the run began
 printf '%s' '{{ "On " ~ strftime_now("%d %B %Y") }}{% for m in messages %} {{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}' > "$dir/dated.jinja"
 mkdir "$dir/dated"
 echo '{"finished": false, "settings_hash": "0000000000000001", "settings": "", "began": 1000000000}' > "$dir/dated/run.json"
@@ -170,7 +170,7 @@ for trial in 1 2 3; do
     check "one dataset of theirs" [ "$(find "$dir/cache" -name dataset.json | wc -l)" = 1 ]
 done
 
-# --- a template of the run goes with the model
+# --- the run's template is saved with the model
 printf '%s' '{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}' > "$dir/other.jinja"
 run sft "$dir/run.yaml" output_dir="$dir/other" max_steps=1 lora=true merge_adapter=true chat_template="$dir/other.jinja"
 check "it is saved: $(tail -1 "$dir/err")" cmp "$dir/other.jinja" "$dir/other/chat_template.jinja"

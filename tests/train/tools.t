@@ -1,5 +1,5 @@
 #!/bin/bash
-# A folder's template for tools: training uses it where rows have tools, as render does, and saves it.
+# A folder's template for tools: training uses it for rows that have tools, as render does, and saves it.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh
 make_chat
@@ -43,7 +43,7 @@ check "its checksum is kept" grep -q '"additional_chat_templates/tool_use.jinja"
 run sft "$dir/run.yaml" output_dir="$dir/whole" max_steps=3 resume_from_checkpoint=true
 check "it goes on: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 
-# --- a template of the run file lays out all rows, and is the only one that is saved
+# --- a template in the run file lays out all rows, and only that template is saved
 run sft "$dir/run.yaml" output_dir="$dir/own" chat_template=chatml lora=true
 check "it trains an adapter: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "its folder has that template" grep -q 'im_start' "$dir/own/chat_template.jinja"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# An adapter of layers that training alone computes with (examples/dsl/mtp.py: a module that predicts the token after the next): whoever
-# generates passes those over, whoever merges or trains on takes them.
+# Adapters of layers that only training computes with (examples/dsl/mtp.py: a module that predicts the token after the next): generating
+# ignores them; merging and further training use them.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1
