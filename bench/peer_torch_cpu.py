@@ -16,8 +16,8 @@ import statistics
 import sys
 import time
 
-# glibc gives large blocks back to the kernel at every free and pays page faults at every malloc: eager steps of
-# llama-15m take 1.4 times as long. Careful users avoid that (the tuning guide takes jemalloc); here glibc keeps them.
+# glibc returns large blocks to the kernel at every free and pays page faults at every malloc: eager steps of llama-15m take 1.4 times as
+# long. Careful users avoid this (the tuning guide uses jemalloc); here glibc keeps the blocks.
 KEEP_MEMORY = dict(MALLOC_MMAP_MAX_="0", MALLOC_TRIM_THRESHOLD_="100000000000", MALLOC_TOP_PAD_="268435456")
 if __name__ == "__main__" and "--stock-malloc" not in sys.argv and "MALLOC_MMAP_MAX_" not in os.environ:
     os.execve(sys.executable, [sys.executable] + sys.argv, {**os.environ, **KEEP_MEMORY})

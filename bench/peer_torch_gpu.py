@@ -24,7 +24,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-ALPHA = 2.0  # over the adapters' rank: what their products are multiplied by
+ALPHA = 2.0  # the adapters' products are multiplied by ALPHA / rank
 
 
 class Config:
@@ -59,7 +59,7 @@ class RMSNorm(nn.Module):
 
 
 class Adapted(nn.Module):
-    """One matrix of all projections of the same input, each with its adapter."""
+    """One matrix for all projections that read the same input, each with its adapter."""
 
     def __init__(self, columns, rows, rank):
         super().__init__()
@@ -113,7 +113,7 @@ def rotate(x, cos, sin):
 
 
 def plain_attention(q, k, v, score_mod, block_mask, scale, enable_gqa):
-    """What flex_attention does, which has no backward pass on CPUs."""
+    """The computation of flex_attention, which has no backward pass on CPUs."""
     at = torch.arange(q.shape[2])
     k, v = [x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v)]
     s = q @ k.transpose(-1, -2) * scale
@@ -122,14 +122,14 @@ def plain_attention(q, k, v, score_mod, block_mask, scale, enable_gqa):
 
 
 def mask_of(window, seq, device):
-    """Keys up to a query's own; window 0: all of them."""
+    """Mask of keys up to the query's own position; window 0: all of them."""
     def near(b, h, q, k):
         return (q >= k) & (q - k < (window or seq))
     return create_block_mask(near, None, None, seq, seq, device=device)
 
 
 def cap_of(cap, by):
-    """The score_mod cap tanh(s / cap). By exp it is the same to rounding, of fewer instructions."""
+    """The score_mod cap tanh(s / cap). With exp it is equal up to rounding, and takes fewer instructions."""
     if not cap:
         return None
     if by == "tanh":
@@ -138,7 +138,7 @@ def cap_of(cap, by):
 
 
 class Decoder(nn.Module):
-    """Everything up to the last norm."""
+    """The model up to its last norm."""
 
     def __init__(self, c, seq, rank, cap_by):
         super().__init__()
@@ -192,7 +192,7 @@ class ChunkedLoss(torch.autograd.Function):
 
 
 def compiled(model, mode):
-    """The function to call for the model, and for a chunk of the loss."""
+    """The functions that compute the model and a chunk of the loss."""
     if mode == "none":
         return model, chunk_loss
     if mode == "layer":

@@ -1,9 +1,11 @@
-"""A terminal of COLUMNS columns: runs a command on it and prints what stands there at the end, a line each. Text that ran over the right
-edge goes on in a line that begins with ">".
+"""A terminal of COLUMNS columns: runs a command on it and prints the final screen, line by line.
 
-    python3 tests/terminal.py COLUMNS RAW [--type FILE] COMMAND...     RAW: file for the bytes as they came
+Text beyond the right edge continues in a line that begins with ">".
 
-FILE says what is typed: lines of JSON, ["pattern", "keys"]. Keys are typed once the pattern is found in what came since the last ones.
+    python3 tests/terminal.py COLUMNS RAW [--type FILE] COMMAND...     RAW: file for the received bytes
+
+FILE says what is typed: lines of JSON, ["pattern", "keys"]. The keys are typed when the pattern is found in the bytes received since the
+last keys.
 """
 import fcntl
 import json

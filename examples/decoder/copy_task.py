@@ -10,13 +10,13 @@ import argparse
 import numpy as np
 from surogate import NeuroGenModel
 
-IDS, LENGTH, BATCH = 16, 6, 32  # ids that rows are made of, ids of a row, rows of a step
+IDS, LENGTH, BATCH = 16, 6, 32  # ids that rows are made of; ids per row; rows per step
 AGAIN = IDS  # the id that asks for the row once more
 IGNORED = -100
 
 
 def rows(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, and those that come after each: what comes after AGAIN alone is trained."""
+    """Input ids, and the id after each; only those after AGAIN are trained."""
     said = random.integers(0, IDS, (count, LENGTH), dtype=np.int32)
     whole = np.concatenate([said, np.full((count, 1), AGAIN, np.int32), said], axis=1)
     targets = whole[:, 1:].copy()

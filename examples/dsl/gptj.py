@@ -1,4 +1,4 @@
-"""GPT-J: attention and MLP read one layer norm, side by side; neighbouring elements of a part of each head turn."""
+"""GPT-J: attention and MLP read one layer norm, in parallel; adjacent elements of a part of each head are rotated in pairs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Arrays for the library: int32, row by row, without a copy where they are so already."""
+"""Arrays for the library: int32, row-major; arrays of that form aren't copied."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from surogate import _native
 
 IGNORED = -100
-_ON_HOST = (1, 3, 11, 13)  # DLPack's names of memory that the CPU reads: its own, pinned for CUDA or ROCm, managed by CUDA
+_ON_HOST = (1, 3, 11, 13)  # DLPack's codes of memory that the CPU reads: its own, pinned for CUDA or ROCm, managed by CUDA
 
 
 def _of_dlpack(value: Any, name: str) -> Any:
-    """The tensor's own memory."""
+    """A NumPy view of the DLPack tensor's own memory."""
     kind, index = value.__dlpack_device__()
     if kind not in _ON_HOST:
         place = {2: "cuda", 10: "rocm"}.get(kind, f"DLPack device {int(kind)}")
@@ -26,7 +26,7 @@ def _of_dlpack(value: Any, name: str) -> Any:
 
 
 def _array(value: Any, name: str) -> NDArray[Any]:
-    """A NumPy array, a DLPack tensor in the host's memory, or nested lists."""
+    """A NumPy array from an array, a DLPack tensor in the host's memory, or nested lists."""
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         value = _of_dlpack(value, name)
     try:
@@ -36,12 +36,12 @@ def _array(value: Any, name: str) -> NDArray[Any]:
 
 
 def int32(value: Any, name: str) -> NDArray[np.int32]:
-    """The same, of integers. TypeError for other dtypes or memory, ValueError beyond 32 bits."""
+    """As _array, for integers. TypeError: another dtype or memory; ValueError: a number that doesn't fit into 32 bits."""
     array = _array(value, name)
     if array.ndim == 0 and array.dtype.kind in "iu":
         raise ValueError(f"{name} is one number; expected an array")
     if array.size == 0 and array.dtype == np.float64:
-        array = array.astype(np.int32)  # what [] becomes
+        array = array.astype(np.int32)  # an empty list becomes float64
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} has dtype {array.dtype}; expected integers")
     if array.dtype != np.int32:
@@ -53,7 +53,7 @@ def int32(value: Any, name: str) -> NDArray[np.int32]:
 
 
 def rows(value: Any, name: str) -> NDArray[np.int32]:
-    """(rows, cols); one dimension is one row."""
+    """An array (rows, cols); one dimension counts as one row."""
     array = int32(value, name)
     if array.ndim == 1:
         array = array[None]
@@ -63,7 +63,7 @@ def rows(value: Any, name: str) -> NDArray[np.int32]:
 
 
 def ids(value: Any, name: str) -> NDArray[np.int32]:
-    """(count) token ids."""
+    """An array (count) of token ids."""
     array = int32(value, name)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; expected one dimension")
@@ -79,7 +79,7 @@ def floats(array: NDArray[np.float32]) -> Any:
 
 
 def _own(value: Any, name: str, size: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Integers or floats of that shape, (rows, cols), or (rows, cols, size) where a token has several; a dimension less is one row."""
+    """Integers or floats of that shape, (rows, cols), or (rows, cols, size) if a token has several; one dimension less is one row."""
     array = _array(value, name)
     want = (*shape, size) if size > 1 else shape
     if array.ndim == len(want) - 1:
@@ -133,7 +133,7 @@ class Rows:
 
 
 def next_ids(input_ids: NDArray[np.int32], segments: Any = None, positions: Any = None) -> NDArray[np.int32]:
-    """Targets of plain texts: each token's next one; -100 behind the last of a row or document, which segments and positions tell."""
+    """Targets of plain texts: the next token of each; -100 after the last token of a row or document (by segments and positions)."""
     targets = np.full_like(input_ids, IGNORED)
     targets[:, :-1] = input_ids[:, 1:]
     if segments is not None:
@@ -163,7 +163,7 @@ def generation(
     logprobs: int | None,
     adapters: Mapping[str, str | os.PathLike[str]],
 ) -> _native.Generation:
-    """Settings of many texts; what is no list is 0 in them. It keeps the arrays alive."""
+    """Settings of sg_model_generate_rows with sampling, lists and logprobs filled in; the other fields are 0. It keeps the arrays alive."""
     if isinstance(stop, str):
         raise TypeError(f"stop is {stop!r}; expected a list of texts")
     stops = [_native.text(each, f"stop[{i}]") for i, each in enumerate(stop)]

@@ -1,4 +1,4 @@
-"""The command of the wheel: the native program takes over this process."""
+"""The command of the wheel: replaces this process by the native program."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NoReturn
 
 
 def program() -> Path:
-    """The native program: beside the library (the wheel's, or SUROGATE_LIBRARY's), in build/ of a source tree, or that of the PATH."""
+    """The native program: beside the library (in the wheel, or SUROGATE_LIBRARY's), in build/ of a source tree, or on the PATH."""
     here = Path(__file__).resolve().parent
     places = [here / "lib" / "surogate", here.parents[1] / "build" / "surogate"]
     if told := os.environ.get("SUROGATE_LIBRARY"):
@@ -24,5 +24,5 @@ def program() -> Path:
 
 
 def main() -> NoReturn:
-    os.environ.setdefault("SUROGATE_PYTHON", sys.executable)  # for runs on Ray
+    os.environ.setdefault("SUROGATE_PYTHON", sys.executable)  # runs on Ray need it
     os.execv(program(), [sys.argv[0], *sys.argv[1:]])

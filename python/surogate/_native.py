@@ -1,4 +1,4 @@
-"""The functions of surogate.h by ctypes, which releases the GIL while they run."""
+"""The functions of surogate.h through ctypes, which releases the GIL during calls."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ _OUT = POINTER(c_void_p)  # a handle, or memory for sg_free
 _IDS_OUT = [POINTER(POINTER(c_int32)), POINTER(c_size_t)]
 _IDS = [POINTER(c_int32), c_size_t]
 
-# Arguments of the functions that return a status.
+# Argument types of functions that return a status.
 PROTOTYPES: dict[str, list[Any]] = {
     "sg_run_open": [*_ARGS, _OUT],
     "sg_run_plan": [c_void_p, c_char_p, _OUT],
@@ -239,7 +239,7 @@ PROTOTYPES: dict[str, list[Any]] = {
     "sg_head_decoder_result": [c_void_p, POINTER(c_int32), c_int64],
 }
 
-# (result, arguments) of the others.
+# (result type, argument types) of the other functions.
 OTHERS: dict[str, tuple[Any, list[Any]]] = {
     "sg_trainer_input_size": (c_int64, [c_void_p, c_char_p]),
     "sg_dataset_input_size": (c_int64, [c_void_p, c_char_p]),
@@ -261,7 +261,7 @@ OTHERS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def _places() -> Iterator[str]:
-    """Where the library may be: as told, in the wheel, in the build folder of a source tree, on the system's path."""
+    """Where the library may be: as SUROGATE_LIBRARY says, in the wheel, in the build folder of a source tree, on the system's path."""
     here = Path(__file__).resolve().parent
     if told := os.environ.get("SUROGATE_LIBRARY"):
         yield told
@@ -307,37 +307,37 @@ def version() -> str:
 
 
 def check(status: int) -> None:
-    """Raises what a call of this thread failed with."""
+    """Raises an exception with the error of this thread's last call, unless status is 0."""
     if status:
         raise SurogateError(Status(status), lib.sg_message().decode(errors="replace"))
 
 
 def arguments(args: tuple[str | os.PathLike[str], ...], settings: Mapping[str, Any]) -> tuple[Any, int]:
-    """Run files, "key=value" texts and keyword settings as the library takes them."""
+    """Run files, "key=value" texts and keyword settings as arguments of the library."""
     texts = _settings.texts(args, settings)
     array = (c_char_p * max(len(texts), 1))(*[text.encode() for text in texts])
     return array, len(texts)
 
 
 def text(value: str | os.PathLike[str], name: str) -> bytes:
-    """A text or path for the library. TypeError for anything else, ValueError for one that is empty or has a NUL."""
+    """A text or path for the library. TypeError: anything else; ValueError: an empty text, or one with a NUL."""
     return _settings.text(value, name).encode()
 
 
 def optional(value: str | os.PathLike[str] | None, name: str) -> bytes | None:
-    """The same; None: NULL."""
+    """As text(), but None gives NULL."""
     return None if value is None else text(value, name)
 
 
 def utf8(value: str, name: str) -> bytes:
-    """Any str for the library, NULs and all."""
+    """Any str for the library, even with NULs."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is {type(value).__name__}; expected str")
     return value.encode()
 
 
 def whole(value: Any, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> int:
-    """A whole number that the library's type holds."""
+    """An integer that the library's type can hold. TypeError, ValueError otherwise."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -348,14 +348,14 @@ def whole(value: Any, name: str, low: int = -(2**63), high: int = 2**63 - 1) -> 
 
 
 def real(value: Any, name: str) -> float:
-    """A number."""
+    """A number as float. TypeError otherwise."""
     if not hasattr(value, "__float__") and not hasattr(value, "__index__"):
         raise TypeError(f"{name} is {value!r}; expected a number")
     return float(value)
 
 
 def take_text(memory: c_void_p, length: int | None = None) -> str:
-    """The text that a call handed out."""
+    """Copies and frees the text that a call returned."""
     try:
         data = ctypes.string_at(memory.value or 0) if length is None else ctypes.string_at(memory.value or 0, length)
     finally:
@@ -364,7 +364,7 @@ def take_text(memory: c_void_p, length: int | None = None) -> str:
 
 
 def take_ids(ids: Any, count: int) -> NDArray[np.int32]:
-    """(count) the ids that a call handed out."""
+    """Copies and frees the (count) ids that a call returned."""
     try:
         return np.ctypeslib.as_array(ids, (count,)).copy() if count else np.empty(0, np.int32)
     finally:
@@ -372,9 +372,10 @@ def take_ids(ids: Any, count: int) -> NDArray[np.int32]:
 
 
 def interruptible(call: Callable[[], Result], then: str = ", then saving") -> Result:
-    """A call that looks at sg_interrupt. Ctrl+C in the main thread asks it to end, and is raised when it has; once more ends the process.
+    """Runs a call that sg_interrupt can end. Ctrl+C asks it to end and is then raised; a second Ctrl+C ends the process.
 
-    Elsewhere than in the main thread Ctrl+C raises nothing, so the call runs as any other. then: what is said to come behind the step.
+    In another thread than the main thread Ctrl+C raises nothing, and the call runs normally. then: text for the message, what follows the
+    step.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -407,9 +408,10 @@ def interruptible(call: Callable[[], Result], then: str = ", then saving") -> Re
 
 
 class Handle:
-    """What the library has open. Calls of several threads take turns; a closed one raises ValueError. It is closed when it is forgotten.
+    """An open object of the library. Calls of several threads take turns. After close() they raise ValueError.
 
-    A fork has its memory without its threads and device: there it raises RuntimeError, unless it has neither (`forks`).
+    The object is closed when it is garbage-collected. After a fork the child has its memory, but neither its threads nor its device: calls
+    there raise RuntimeError, unless the object has neither (`forks`).
     """
 
     def __init__(
@@ -434,7 +436,7 @@ class Handle:
             yield self._pointer
 
     def close(self) -> None:
-        """Frees it; a second time is fine. A fork leaves it to the process that opened it."""
+        """Frees the object; a second call does nothing. In a forked child it does nothing: the parent owns the object."""
         if self._process not in (None, os.getpid()):
             return
         with self._lock:
@@ -447,12 +449,12 @@ class Handle:
 
 
 class Closes:
-    """What owns a Handle: it is closed by close(), at the end of a `with`, or when it is forgotten. There is no copy of it."""
+    """The owner of a Handle: closed by close(), at the end of a `with`, or when garbage-collected. It can't be copied or pickled."""
 
     _handle: Handle
 
     def close(self) -> None:
-        """Frees memory and device. A second time is fine; other calls raise ValueError then."""
+        """Frees memory and device. A second call does nothing; other calls then raise ValueError."""
         self._handle.close()
 
     def __enter__(self: Owner) -> Owner:

@@ -1,4 +1,4 @@
-"""Settings as the command line takes them. Needs neither NumPy nor the native library."""
+"""Settings in the form of the command line. Needs neither NumPy nor the native library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def text(value: Any, name: str) -> str:
-    """A text or path. TypeError for anything else, ValueError for one that is empty or has a NUL."""
+    """A text or path as str. TypeError: anything else; ValueError: an empty text, or one with a NUL."""
     found = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(found, str):
         raise TypeError(f"{name} is {value!r}; expected a text or path")
@@ -19,7 +19,7 @@ def text(value: Any, name: str) -> str:
 
 
 def _value(key: str, value: Any) -> str:
-    """A text as it is, all else as JSON: paths and NumPy's numbers too."""
+    """A setting's value as text: a str unchanged, anything else as JSON, including paths and NumPy's numbers."""
 
     def plain(inner: Any) -> Any:
         if isinstance(inner, os.PathLike):
@@ -32,7 +32,7 @@ def _value(key: str, value: Any) -> str:
 
 
 def texts(args: Sequence[str | os.PathLike[str]], settings: Mapping[str, Any]) -> list[str]:
-    """Run files, "key=value" texts and keyword settings."""
+    """Run files, "key=value" texts and keyword settings, as a list of texts."""
     for arg in args:
         if isinstance(arg, Mapping):
             raise TypeError("settings are a dict; expected them as keywords: **settings")

@@ -1,4 +1,4 @@
-"""Arrays of floats and bytes where they lie: NumPy's, and by DLPack those of other libraries, on the host or on a GPU."""
+"""Arrays of floats and bytes without a copy: NumPy's, and through DLPack those of other libraries, on the host or on a GPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  #: as sg_dtype counts them
-_ON_HOST = (1, 3, 11)  # DLPack's names of memory that the CPU reads: its own, pinned for CUDA or ROCm
-_ON_CUDA = (2, 13)  # of a GPU, and of both
+DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  #: as in sg_dtype
+_ON_HOST = (1, 3, 11)  # DLPack's codes of memory that the CPU reads: its own, pinned for CUDA or ROCm
+_ON_CUDA = (2, 13)  # memory of a GPU; memory of both
 
 
 class _DLTensor(Structure):
@@ -35,7 +35,7 @@ _pointer_of.restype, _pointer_of.argtypes = c_void_p, [ctypes.py_object, ctypes.
 
 
 class Tensor:
-    """Where an array lies, what it holds, and what keeps it alive."""
+    """Address, dtype, shape and strides of an array, and the object that keeps it alive."""
 
     def __init__(
         self, owner: Any, address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], gpu: int | None = None
@@ -48,7 +48,7 @@ class Tensor:
         self.gpu = gpu  #: None: the host's memory
 
     def is_by_rows(self) -> bool:
-        """Whether the last dim's elements lie side by side, and nothing between the rows."""
+        """Whether the array is row-major without gaps."""
         step = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
             if size != 1 and stride != step:
@@ -83,7 +83,7 @@ def _of_dlpack(value: Any, name: str, stream: int | None) -> Tensor:
 
 
 def tensor(value: Any, name: str, stream: int | None = None) -> Tensor:
-    """An array of one of DTYPES, without a copy; nested lists become float32. stream: on which a GPU's array is read."""
+    """An array with a dtype of DTYPES, without a copy; nested lists become float32. stream: the stream that reads a GPU's array."""
     if isinstance(value, np.ndarray):
         return _of_array(value, name)
     if hasattr(value, "__dlpack__"):

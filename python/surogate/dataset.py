@@ -18,10 +18,10 @@ from surogate._native import Closes, Handle, check, lib
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch, each array (rows, cols) int32.
+    """A micro-batch: arrays (rows, cols) int32.
 
-    targets: the id after each token, -100 where it isn't trained. segments: the document that a token is of, -1 in padding. positions: from
-    0 in each document. inputs: what the settings of the data sets give the model besides, by name, as Trainer.step takes it.
+    targets: the id after each token, -100 where it isn't trained. segments: the document of a token, -1 in padding. positions: from 0 in
+    each document. inputs: the model's further inputs that the data sets provide, by name, in the form that Trainer.step accepts.
     """
 
     input_ids: NDArray[np.int32]
@@ -32,11 +32,11 @@ class Batch:
 
 
 class Dataset(Closes):
-    """The micro-batches that a run of these settings trains on (part "train") or is evaluated on ("validation"), in its order.
+    """The micro-batches that a run with these settings trains on (part "train") or is evaluated on ("validation"), in its order.
 
-    Arguments are those of Run. Tokenizes what isn't yet; Ctrl+C stops that after the present piece, and the
-    next time goes on from there. Iterating goes on from the present place to the end of the last step; len is the number of micro-batches
-    from the first step on.
+    The arguments are those of Run. Data that isn't tokenized yet is tokenized; Ctrl+C stops tokenizing after the current piece, and the
+    next call continues there. An iteration continues at the current position, up to the end of the last step. len() is the number of
+    micro-batches from the first step on.
     """
 
     def __init__(self, *args: str | os.PathLike[str], part: Literal["train", "validation"] = "train", **settings: Any) -> None:
@@ -50,27 +50,27 @@ class Dataset(Closes):
         info = _native.DatasetInfo()
         with self._handle.use() as dataset:
             check(lib.sg_dataset_get_info(dataset, byref(info)))
-        self.steps: int = info.steps  #: as max_steps or num_epochs say
-        self.micro_batches: int = info.micro_batches  #: of a step
-        self.documents: int = info.documents  #: of an epoch, as all below
+        self.steps: int = info.steps  #: set by max_steps or num_epochs
+        self.micro_batches: int = info.micro_batches  #: number of micro-batches per step
+        self.documents: int = info.documents  #: per epoch, like the numbers below
         self.rows: int = info.rows
         self.tokens: int = info.tokens
         self.trained_tokens: int = info.trained
-        self.batch_rows: int = info.batch_rows  #: of a micro-batch
-        self.cols: int = info.cols  #: tokens of a row
+        self.batch_rows: int = info.batch_rows  #: rows of a micro-batch
+        self.cols: int = info.cols  #: tokens per row
         self.seed: int = info.seed
 
     def __len__(self) -> int:
         return self.steps * self.micro_batches
 
     def seek(self, step: int) -> None:
-        """The next micro-batch is the first of `step`, 0 to steps."""
+        """Makes the first micro-batch of `step` the next one; step is 0 to `steps`."""
         with self._handle.use() as dataset:
             check(lib.sg_dataset_seek(dataset, _native.whole(step, "step")))
 
     @contextmanager
     def _next(self) -> Iterator[_native.Batch | None]:
-        """The library's own arrays, while nobody else asks for more; None: the end."""
+        """The library's own arrays, valid inside the `with`; None: the end."""
         batch = _native.Batch()
         with self._handle.use() as dataset:
             check(lib.sg_dataset_next(dataset, byref(batch)))

@@ -1,4 +1,4 @@
-"""Decoding without a model in front: ids of hidden states over a matrix; and a small model that learns with it."""
+"""Decoding without a model: choosing ids from hidden states with a matrix; and a small model that trains and decodes with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPELLINGS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i8": "i
 
 
 def _place(device: str) -> tuple[bytes, int]:
-    """A device's name and the index of the GPU, where it is one."""
+    """The device's name, and the GPU's index if it is a GPU."""
     name, colon, index = str(device).partition(":")
     several = "," in index and name in ("cpu", "cuda") and all(part.isdecimal() for part in index.split(","))
     if name not in ("auto", "cpu", "cuda") or (colon and not several and not (name == "cuda" and index.isdecimal())):
@@ -36,15 +36,15 @@ def _numbers(value: Any, name: str, count: int) -> NDArray[np.float32]:
 
 
 class GPUDecoder(Closes):
-    """The last step of decoding: logits = hidden weight^T + bias, of which an id is chosen for each row.
+    """The last step of decoding: logits = hidden weight^T + bias; chooses one id per row.
 
-    weight: (vocab, dim), row by row or column by column, float32, float16, bfloat16, or int8 with `scale` (vocab): NumPy's, or a DLPack
-    tensor on the host or on the decoder's GPU. It is copied. dtype: another one to keep it in; int8 gives each row a scale.
-    bias: (vocab) floats, or None. strategy: greedy, temperature, top_k (of temperature and top_k) or top_p (of temperature and top_p).
-    device: cpu, cuda, cuda:INDEX, or auto; or several GPUs that divide the matrix, cuda:0,1, of which the first takes arrays of a GPU.
-    max_batch: most rows of a batch.
+    weight: (vocab, dim), row-major or column-major, float32, float16, bfloat16, or int8 with `scale` (vocab). It is a NumPy array or a
+    DLPack tensor on the host or on the decoder's GPU, and is copied. dtype: the dtype that the copy has, if another; int8 gives each row a
+    scale. bias: (vocab) floats, or None. strategy: greedy, temperature, top_k (uses temperature and top_k) or top_p (uses temperature and
+    top_p). device: cpu, cuda, cuda:INDEX or auto; or several GPUs that divide the matrix, cuda:0,1, the first of which reads arrays on a
+    GPU. max_batch: the largest number of rows in a batch.
 
-    A row's id depends on its hidden state, the seed, the number of the batch and the row's place in it, never on other rows.
+    A row's id depends on its hidden state, the seed, the number of the batch and the row's index in it, never on other rows.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class GPUDecoder(Closes):
         info = self._info()
         self.dtype: str = kept
         self.device: str = info.device.decode() + (f":{gpu}" if info.stream else "")
-        self.device_bytes: int = info.device_bytes  #: allocated there, the matrix and all
+        self.device_bytes: int = info.device_bytes  #: bytes allocated on the device, including the matrix
         self._gpu = gpu if info.stream else None
         self._stream: int | None = info.stream
         self._in_flight: deque[_tensors.Tensor] = deque()
@@ -139,7 +139,7 @@ class GPUDecoder(Closes):
         return hidden
 
     def decode(self, hidden: Any) -> NDArray[np.int32]:
-        """(batch) ids of (batch, dim) hidden states: float32, float16 or bfloat16, of NumPy or a DLPack tensor, read where they lie."""
+        """(batch) ids chosen for (batch, dim) hidden states: float32, float16 or bfloat16, NumPy or DLPack, read without a copy."""
         with self._handle.use():
             if self._in_flight:
                 raise RuntimeError("a batch of decode_later is in flight: ask for its result() first")
@@ -147,7 +147,7 @@ class GPUDecoder(Closes):
             return self.result()
 
     def decode_later(self, hidden: Any) -> None:
-        """The same without waiting; two at most wait for result(). A tensor on the GPU stays as it is until then."""
+        """As decode, without waiting. At most two batches may wait for result(); a GPU's tensor must stay unchanged until then."""
         with self._handle.use() as decoder:
             rows = self._hidden(hidden)
             count = rows.shape[0] if len(rows.shape) == 2 else 1
@@ -156,7 +156,7 @@ class GPUDecoder(Closes):
             self._in_flight.append(rows)
 
     def result(self) -> NDArray[np.int32]:
-        """(batch) ids of the oldest batch whose result wasn't asked for; SurogateError where a row's logits are no numbers."""
+        """(batch) ids of the oldest batch whose result wasn't fetched; SurogateError if the logits of a row aren't finite."""
         with self._handle.use() as decoder:
             ids = np.empty(self._info().waiting, np.int32)
             if not ids.size:
@@ -169,8 +169,8 @@ class GPUDecoder(Closes):
 class NeuroGenModel:
     """A small decoder-only transformer that is trained step by step and then decodes.
 
-    gpu_device: -1: the CPU; 0: the first GPU that is visible. embedding_dim: a multiple of 16. max_batch rows of max_length tokens are the
-    most that train_step takes.
+    gpu_device: -1: the CPU; 0: the first visible GPU. embedding_dim: a multiple of 16. train_step takes at most max_batch rows of
+    max_length tokens.
     """
 
     def __init__(
@@ -225,14 +225,16 @@ class NeuroGenModel:
         )
 
     def train_step(self, input_ids: Any, target_ids: Any) -> LossAndAccuracy:
-        """One step of the optimizer on (batch, length) ids and the ids that come after each, -100 where none is trained: loss (nats) and
-        accuracy of the batch before it."""
+        """One step of the optimizer; returns the batch's loss (nats) and accuracy before the update.
+
+        input_ids, target_ids: (batch, length); a target is the id after each token, -100 where none is trained.
+        """
         return self._trainer.train_step(input_ids, target_ids, lr=self.learning_rate)
 
     def generate(
         self, prompt_ids: Any, max_length: int, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0
     ) -> NDArray[np.int32]:
-        """The prompt and what goes on from it, max_length ids in all; temperature 0: the likeliest."""
+        """The prompt with its continuation, max_length ids in total. temperature 0: always the likeliest token."""
         prompt = _arrays.ids(prompt_ids, "prompt_ids")
         most = _native.whole(max_length, "max_length", 1, self.max_length)
         if prompt.size >= most:
@@ -241,7 +243,7 @@ class NeuroGenModel:
 
     @property
     def trainer(self) -> Trainer:
-        """The trainer beneath: checkpoints, export, weights."""
+        """The Trainer that it uses: checkpoints, export, weights."""
         return self._trainer
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong in the native library."""
+"""Errors of the native library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Status(IntEnum):
 class SurogateError(RuntimeError):
     """A call that failed.
 
-    status: which kind of failure; message: what, where, what was expected, what to do.
+    status: the kind of failure; message: what failed, where, what was expected, what to do.
     """
 
     def __init__(self, status: Status, message: str) -> None:

@@ -1,8 +1,8 @@
-"""Sends a run's metrics.jsonl to Weights & Biases or MLflow, through their own packages: python -m surogate.log wandb RUN_DIR.
+"""Sends a run's metrics.jsonl to Weights & Biases or MLflow, through their packages: python -m surogate.log wandb RUN_DIR.
 
-It reads files alone, so that it works during a run (--follow) and after it, on this machine or another. RUN_DIR/sent.json says what was
-sent: a second call sends what came since, to the same run there. Where that is kept (offline, a server, a file) is as these packages are
-told: WANDB_MODE, MLFLOW_TRACKING_URI and their other variables.
+Only files are read, so it works during a run (--follow) and after it, on this machine or another. RUN_DIR/sent.json records what was sent:
+a second call sends newer lines to the same run of the service. Where the packages keep the numbers (offline, on a server, in a file) is set
+by their own variables: WANDB_MODE, MLFLOW_TRACKING_URI and others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 Numbers = dict[str, float]
 
-# Keys of metrics.jsonl by the tag that TensorBoard's files have for them, too.
+# Keys of metrics.jsonl by tag; TensorBoard's event files use the same tags.
 TAGS = {
     "step": {
         "loss": "train/loss",
@@ -37,7 +37,7 @@ TAGS = {
 
 
 class Place(Protocol):
-    """Where numbers go: a run of Weights & Biases or MLflow. `id` names it for later calls."""
+    """Receives numbers: a run of Weights & Biases or MLflow. `id` identifies that run in later calls."""
 
     id: str
 
@@ -49,7 +49,7 @@ class Place(Protocol):
 
 
 class WandbPlace:
-    """A run of Weights & Biases. Its own step is that of metrics.jsonl."""
+    """A run of Weights & Biases. Its steps are those of metrics.jsonl."""
 
     def __init__(self, folder: Path, project: str, name: str, settings: dict[str, str], known: str | None) -> None:
         wandb: Any = import_module("wandb")
@@ -60,14 +60,14 @@ class WandbPlace:
         self._run.log({**numbers, "time": seconds}, step=step)
 
     def flush(self) -> None:
-        pass  # its own process sends what it has
+        pass  # wandb's own process sends what it has
 
     def close(self, finished: bool) -> None:
         self._run.finish()
 
 
 class MlflowPlace:
-    """A run of MLflow in an experiment of the project's name. Numbers are sent some hundred at a time."""
+    """A run of MLflow in an experiment named like the project. Numbers are sent in groups of some hundred."""
 
     MOST = 500
 
@@ -109,14 +109,14 @@ PLACES: dict[str, type[WandbPlace] | type[MlflowPlace]] = {"wandb": WandbPlace, 
 
 
 def numbers_of(line: dict[str, Any]) -> Numbers:
-    """The numbers of a line by tag; none of lines of another kind, and without those that aren't finite."""
+    """The finite numbers of a line by tag; empty for lines of other kinds."""
     found = {tag: line.get(key) for key, tag in TAGS.get(line.get("log", ""), {}).items()}
     found |= {f"train/scalars/{name}": value for name, value in line.get("scalars", {}).items()}
     return {tag: float(value) for tag, value in found.items() if isinstance(value, (int, float)) and math.isfinite(value)}
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """The settings in run.json that decide the result, a text each; a list or mapping in one line."""
+    """The settings in run.json that decide the result, each as one text; a list or mapping is in one line."""
     try:
         text = json.loads((folder / "run.json").read_text()).get("settings", "")
     except (FileNotFoundError, json.JSONDecodeError):
@@ -140,12 +140,15 @@ def is_finished(folder: Path) -> bool:
 
 
 def lines_of(folder: Path, follow: bool, pause: float = 2.0) -> Iterator[dict[str, Any]]:
-    """Whole lines, from the first one. follow: also those that come, until the run is finished, and an empty one before each wait for them;
-    a file that was cut is read anew."""
+    """Yields the complete lines from the first on.
+
+    follow: also yields later lines until the run is finished, and an empty line before each wait. A file that was cut is read again from
+    the start.
+    """
     path = folder / "metrics.jsonl"
     place = 0
     while True:
-        ends = is_finished(folder)  # asked first: what is written before it is read below
+        ends = is_finished(folder)  # read this first: lines written before it are then read below
         with path.open("rb") as file:
             if file.seek(0, os.SEEK_END) < place:
                 place = 0
@@ -167,13 +170,13 @@ def lines_of(folder: Path, follow: bool, pause: float = 2.0) -> Iterator[dict[st
 
 
 def beginning_of(folder: Path) -> float:
-    """The time of the first line: a run that starts anew in its folder has another. 0: there is none yet."""
+    """The time of the first line, which differs after the run was started anew in the same folder. 0: there is no line yet."""
     first = next(lines_of(folder, follow=False), {})
     return float(first.get("time", 0))
 
 
 class Sent:
-    """RUN_DIR/sent.json: of each place the run there, and up to which step it has the numbers of each kind of line."""
+    """RUN_DIR/sent.json: for each service its run, and the last step that was sent of each kind of line."""
 
     def __init__(self, folder: Path, place: str) -> None:
         self._path = folder / "sent.json"
@@ -207,7 +210,7 @@ class Sent:
 
 
 def send(folder: Path, place_name: str, project: str, name: str, follow: bool = False) -> int:
-    """Sends what the place doesn't have yet; the count of lines. Interrupted, it keeps what was sent."""
+    """Sends the lines that the service doesn't have yet; returns their number. What was sent before an interruption is recorded."""
     sent = Sent(folder, place_name)
     steps = {kind: sent.step(kind) for kind in TAGS}
     lines = lines_of(folder, follow)
@@ -243,7 +246,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not (given.folder / "metrics.jsonl").exists():
         print(f"error: {given.folder}: no metrics.jsonl in this folder; expected the output_dir of a run", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was sent is written down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was sent is recorded
     try:
         count = send(given.folder, given.place, given.project, given.name or given.folder.resolve().name, given.follow)
     except ModuleNotFoundError as error:

@@ -18,31 +18,31 @@ from surogate._native import Closes, Handle, check, lib
 
 @dataclass(frozen=True)
 class Score:
-    """Of a row of tokens."""
+    """The log-probabilities of a row of tokens."""
 
     ids: NDArray[np.int32]
-    logprobs: NDArray[np.float32]  #: ln p of each id, given those before it; NaN: the first has none
-    prompt_tokens: int  #: of the ids; 0: there is no prompt
-    tokens: int  #: that are summed, which the prompt's aren't
+    logprobs: NDArray[np.float32]  #: ln p of each id, given the ids before it; the first is NaN
+    prompt_tokens: int  #: number of ids in the prompt; 0: no prompt
+    tokens: int  #: number of tokens in the sum; the prompt's aren't
     sum: float
 
 
 @dataclass(frozen=True)
 class Generated:
-    """A text after a prompt."""
+    """A text generated after a prompt."""
 
-    index: int  #: of the prompt, from 0
-    sample: int  #: its number among those of the prompt
-    text: str | None  #: ends before a stop text; None: the model has no tokenizer, or there is an error
-    ids: NDArray[np.int32]  #: all tokens, those of a stop text too
-    logprobs: NDArray[np.float32] | None  #: ln p of each id by the model; None: they weren't asked for
-    top: list[dict[int, float]] | None  #: of each id ln p of the likeliest tokens
+    index: int  #: index of the prompt, from 0
+    sample: int  #: index among the samples of the prompt
+    text: str | None  #: ends before a stop text; None: no tokenizer, or an error
+    ids: NDArray[np.int32]  #: all ids, including those of a stop text
+    logprobs: NDArray[np.float32] | None  #: the model's ln p of each id; None: not asked for
+    top: list[dict[int, float]] | None  #: for each id the likeliest tokens with their ln p
     stop_reason: str | None  #: eos, stop, length or context
-    error: str | None  #: why nothing was generated; None without skip_bad
+    error: str | None  #: why nothing was generated; None if skip_bad isn't set
 
 
 def _prompt(value: Any, name: str) -> dict[str, Any]:
-    """A prompt as the library reads it."""
+    """A prompt in the library's form."""
     if isinstance(value, str):
         return {"prompt": value}
     if isinstance(value, list | tuple) and value and all(isinstance(message, Mapping) for message in value):
@@ -53,7 +53,7 @@ def _prompt(value: Any, name: str) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float:
-    """-infinity is no number of JSON."""
+    """None stands for -infinity, which JSON lacks."""
     return -np.inf if value is None else value
 
 
@@ -72,7 +72,7 @@ def _generated(row: dict[str, Any]) -> Generated:
 
 
 def _row(value: Any, name: str) -> dict[str, Any]:
-    """A row as the library reads it."""
+    """A row in the library's form."""
     if isinstance(value, str):
         return {"text": value}
     if not isinstance(value, Mapping):
@@ -83,11 +83,11 @@ def _row(value: Any, name: str) -> dict[str, Any]:
 class Model(Closes):
     """A model's folder, or an adapter's folder that names its base.
 
-    adapter: a PEFT folder over the model. device: "auto", "cpu" or "cuda". threads of the CPU; 0: all cores. dtype of weights and
-    arithmetic: "fp32", "bf16" or "fp16"; None: the folder's. quantization: the matrices of blocks are kept in few bits, made as they load:
-    "int8", "fp8", "nf4" or "nvfp4"; "none": as numbers; None: as the folders have them. kv: what keys and values of texts are kept in:
-    "fp8", or "auto" for the model's dtype. split_k: long sums of decoding are made in parts, on GPUs of compute capability
-    9.0: sooner, with other bits.
+    adapter: a PEFT folder that is applied to the model. device: "auto", "cpu" or "cuda". threads: of the CPU; 0: all cores. dtype: of
+    weights and arithmetic, "fp32", "bf16" or "fp16"; None: the folder's. quantization: keeps the matrices of the blocks as codes, which are
+    made while loading, "int8", "fp8", "nf4" or "nvfp4"; "none": as floats; None: as in the folders. kv: format of cached keys and values,
+    "fp8", or "auto" for the model's dtype. split_k: while decoding, long sums are computed in parts, on GPUs of compute capability 9.0;
+    this is faster, but gives other bits.
     """
 
     def __init__(
@@ -114,21 +114,21 @@ class Model(Closes):
         self._handle = Handle("Model", lib.sg_model_open_as, lib.sg_model_close, _native.text(model, "model"), byref(options))
 
     def encode(self, text: str) -> NDArray[np.int32]:
-        """(count) ids of a text as the model is fed it."""
+        """(count) ids of a text, as the model reads it."""
         data, ids, count = _native.utf8(text, "text"), POINTER(c_int32)(), c_size_t()
         with self._handle.use() as model:
             check(lib.sg_model_encode(model, data, len(data), byref(ids), byref(count)))
         return _native.take_ids(ids, count.value)
 
     def decode(self, ids: Any) -> str:
-        """The text of (count) ids, special tokens left out."""
+        """The text of (count) ids, without special tokens."""
         array, text, length = _arrays.ids(ids, "ids"), c_void_p(), c_size_t()
         with self._handle.use() as model:
             check(lib.sg_model_decode_text(model, _arrays.pointer(array), array.size, byref(text), byref(length)))
         return _native.take_text(text, length.value)
 
     def logprobs(self, ids: Any) -> NDArray[np.float32]:
-        """(count - 1) ln p of each id after the first, given all before it. At least two ids."""
+        """(count - 1) values: ln p of each id after the first, given all ids before it. Takes at least two ids."""
         array = _arrays.ids(ids, "ids")
         losses = np.empty(max(array.size - 1, 0), np.float32)
         with self._handle.use() as model:
@@ -136,10 +136,10 @@ class Model(Closes):
         return np.negative(losses, out=losses)
 
     def score(self, rows: Iterable[Any]) -> list[Score]:
-        """ln p of every token of each row: a text, (count) ids, or what a line of `surogate score` says: {"prompt", "completion"}, or
-        {"ids"}, with "labels", a "mask" or "prompt_tokens" that say which tokens are summed.
+        """ln p of every token of each row.
 
-        A row's numbers don't depend on the rows beside it.
+        A row is a text, (count) ids, or an object as in `surogate score`: {"prompt", "completion"}, or {"ids"} with "labels", a "mask" or
+        "prompt_tokens", which say which tokens are summed. A row's numbers don't depend on other rows.
         """
         data = "\n".join(json.dumps(_row(row, f"rows[{i}]")) for i, row in enumerate(rows)).encode()
         text, length = c_void_p(), c_size_t()
@@ -162,9 +162,9 @@ class Model(Closes):
     def generate(
         self, ids: Any, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0
     ) -> NDArray[np.int32]:
-        """(at most max_tokens) ids that go on from (count) ids; ends before an end-of-text token.
+        """At most max_tokens ids that continue (count) ids; ends before an end-of-text token.
 
-        temperature 0: the likeliest token; top_k 0 and top_p 1: of all tokens.
+        temperature 0: always the likeliest token. top_k 0 and top_p 1: no limit on the choice.
         """
         array, out, count = _arrays.ids(ids, "ids"), POINTER(c_int32)(), c_size_t()
         chosen, most = _arrays.sampling(temperature, top_k, top_p, seed), _native.whole(max_tokens, "max_tokens")
@@ -193,11 +193,12 @@ class Model(Closes):
         skip_bad: bool = False,
         adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> list[Generated]:
-        """n texts after each prompt: a text, (count) ids, a list of messages, or what a line of `surogate generate --prompts` says.
+        """n texts after each prompt.
 
-        Up to `rows` texts are made at once; 0: 16 on a CPU, 64 on a GPU. A text doesn't depend on those beside it. logprobs 0: of the
-        ids; above 0: of so many of the likeliest tokens too. A bias of -inf bans a token. Ctrl+C is raised behind the present step.
-        adapters: PEFT folders by name; a prompt {"prompt": TEXT, "adapter": NAME} has that one, others the model alone.
+        A prompt is a text, (count) ids, a list of messages, or an object as in `surogate generate --prompts`. Up to `rows` texts are
+        generated at once; 0: 16 on a CPU, 64 on a GPU. A text doesn't depend on the others. logprobs 0: ln p of the ids; above 0: also of
+        so many of the likeliest tokens. A logit bias of -inf bans a token. Ctrl+C is raised after the current step. adapters: PEFT folders
+        by name; a prompt {"prompt": TEXT, "adapter": NAME} uses that adapter, other prompts the model alone.
         """
         data = "\n".join(json.dumps(_prompt(prompt, f"prompts[{i}]")) for i, prompt in enumerate(prompts)).encode()
         chosen = _arrays.sampling(temperature, top_k, top_p, seed)

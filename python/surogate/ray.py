@@ -1,8 +1,9 @@
 """Training on the nodes of a Ray cluster.
 
 `surogate sft run.yaml` with `distributed: {ray_address: ...}` ends up here, as do `python -m surogate.ray sft run.yaml` and `launch`. Ray
-starts one actor a node, which starts the native program there; the programs meet and train by themselves. Python only passes on what they
-print, and starts them anew on the nodes that are left when one was lost. Ray is imported where it is needed: `pip install surogate[ray]`.
+starts one actor per node, which starts the native program there; the programs find each other and train without Python. Python only
+forwards their output. If a node is lost, Python starts the programs again on the remaining nodes. Ray is imported only when needed: `pip
+install surogate[ray]`.
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from typing import Any
 
 from surogate import _settings
 
-ANSWER_SECONDS = 30.0  # that Ray has to answer at its address
-JOIN_SECONDS = 60.0  # that nodes have to come, and actors to start
-LEAVE_SECONDS = 20.0  # that programs have to end after one of them failed
+ANSWER_SECONDS = 30.0  # time that Ray has to answer at its address
+JOIN_SECONDS = 60.0  # time that nodes have to appear, and actors to start
+LEAVE_SECONDS = 20.0  # time that programs have to end after one of them failed
 READ_SECONDS = 1.0
 INTERRUPTED = 75  # the program's exit status after a signal: it has saved
-LOST_SECONDS = 30.0  # that a node that was lost is left out: by then Ray knows whether it is there
+LOST_SECONDS = 30.0  # how long a lost node is left out: by then Ray knows whether it exists
 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the native program hands over (src/cli/ray.c)."""
+    """The settings that the native program hands over (src/cli/ray.c)."""
 
     program: str
     address: str
     num_nodes: int  # 0: all
     ranks_per_node: int
-    micro_batches: int  # of a rank in a step, on num_nodes nodes
+    micro_batches: int  # per rank and step, with num_nodes nodes
     max_restarts: int
     worker_output_dir: str | None
     dataset_cache_dir: str | None
@@ -62,7 +63,7 @@ class RunError(Exception):
 
 
 class NodeLostError(Exception):
-    """The run may go on without it. node: its id in Ray, where one is to be left out."""
+    """The run may continue without a node. node: its id in Ray, if one is to be left out."""
 
     def __init__(self, message: str, node: str | None = None) -> None:
         super().__init__(message)
@@ -70,7 +71,7 @@ class NodeLostError(Exception):
 
 
 class Worker:
-    """The actor of a node: it runs the native program, and hands out what that prints."""
+    """The actor of a node: runs the native program and returns its output."""
 
     def __init__(self) -> None:
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -80,7 +81,7 @@ class Worker:
         self._libc = ctypes.CDLL(None)
 
     def look(self, program: str, folder: str) -> dict[str, Any]:
-        """Where this node is, a port that is free there, and what is missing there ("": nothing)."""
+        """The node's address, a free port, and what is missing on the node ("": nothing)."""
         import ray
 
         found = program if os.access(program, os.X_OK) else shutil.which("surogate")
@@ -96,7 +97,7 @@ class Worker:
         threading.Thread(target=self._run, args=(line, folder, environment, log), daemon=True).start()
 
     def _run(self, line: list[str], folder: str, environment: dict[str, str], log: str | None) -> None:
-        """Starts the program and waits for it in one thread: Linux ends the program with the thread that started it."""
+        """Starts the program and waits for it in one thread: Linux kills the program when the thread that started it ends."""
         libc = self._libc
 
         def end_with_parent() -> None:
@@ -128,7 +129,7 @@ class Worker:
             self._status = 1
 
     def read(self, seconds: float) -> tuple[list[str], int | None]:
-        """What was printed since, after a while at the latest, and the program's status once it has ended and all is read."""
+        """New lines of output, after at most `seconds`; and the program's exit status once it has ended and all output was read."""
         lines: list[str] = []
         until = time.monotonic() + seconds
         while not lines and time.monotonic() < until:
@@ -141,20 +142,23 @@ class Worker:
         return lines, None
 
     def stop(self) -> None:
-        """All ranks finish the step, save and end when one of them gets this signal."""
+        """Sends the signal after which all ranks finish the step, save and end."""
         self._is_stopped = True
         if self._process and self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
 
 class _LogCopy:
-    """What the program prints, in a file of its node. A failure, as of a full disk, is told among the lines and ends the copy alone."""
+    """Writes the program's output to a file on its node.
+
+    A failure, such as a full disk, is reported among the lines and ends only the copy.
+    """
 
     def __init__(self, path: str | None, lines: queue.SimpleQueue[str]) -> None:
         self._path = path
         self._lines = lines
         self._file: Any = None
-        self.write("")  # a program may print nothing
+        self.write("")  # creates the file even if the program prints nothing
 
     def write(self, text: str) -> None:
         if not self._path:
@@ -170,7 +174,7 @@ class _LogCopy:
 
 
 def _free_port() -> int:
-    """Below those that systems hand out by themselves, so that none is taken before rank 0 listens."""
+    """A port below those that systems assign automatically, so that none is taken before rank 0 listens."""
     for _ in range(1000):
         port = random.randrange(10000, 32000)
         with socket.socket() as probe:
@@ -188,12 +192,12 @@ def _say(text: str) -> None:
 
 
 class Cluster:
-    """The nodes of the cluster, less those that were lost."""
+    """The nodes of the cluster, without those that were lost."""
 
     def __init__(self, settings: Settings, needs: dict[str, float]) -> None:
         self.settings = settings
         self.needs = needs
-        self.lost: dict[str, float] = {}  # until when each is left out
+        self.lost: dict[str, float] = {}  # the time until which each node is left out
 
     def lose(self, node: str | None) -> None:
         if node:
@@ -209,7 +213,7 @@ class Cluster:
         return sum(node["Alive"] and self.lost.get(node["NodeID"], 0) < now and fits(node) for node in ray.nodes())
 
     def wait_for(self, least: int) -> int:
-        """How many nodes there are, once there are that many."""
+        """Waits until there are at least that many nodes; returns their number."""
         until = time.monotonic() + JOIN_SECONDS
         while (count := self.count()) < least:
             if time.monotonic() > until:
@@ -224,7 +228,7 @@ class Cluster:
 
 
 class Attempt:
-    """The run from its start or newest checkpoint until it ends or a node is lost."""
+    """One attempt: the run from its start or newest checkpoint until it ends or a node is lost."""
 
     def __init__(self, cluster: Cluster, nodes: int, interrupt: Interrupt) -> None:
         self.cluster = cluster
@@ -235,7 +239,7 @@ class Attempt:
         self.group: Any = None
 
     def place(self) -> None:
-        """An actor on each of as many nodes."""
+        """Places an actor on each of as many nodes."""
         import ray
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -290,7 +294,7 @@ class Attempt:
             self.answer(index, call)
 
     def follow(self) -> int:
-        """Passes on what the programs print until all have ended; their exit status. A node that is lost is one after all."""
+        """Forwards the programs' output until all have ended; returns their exit status. NodeLostError: a node was lost."""
         import ray
 
         calls = {worker.read.remote(READ_SECONDS): index for index, worker in enumerate(self.workers)}
@@ -326,7 +330,7 @@ class Attempt:
         return failed[0] if failed else 0
 
     def end(self) -> None:
-        """Ends what is left of it."""
+        """Ends the attempt's remaining programs and actors."""
         import ray
         from ray.util.placement_group import remove_placement_group
 
@@ -337,7 +341,7 @@ class Attempt:
 
 
 class Interrupt:
-    """SIGINT and SIGTERM: the first is passed on, so that the run saves; a second one ends this process at once."""
+    """SIGINT and SIGTERM: the first is passed on, so that the run saves; the second ends this process at once."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -358,13 +362,13 @@ class Interrupt:
 
 
 def _brief(error: BaseException) -> str:
-    """The first line that says something."""
+    """The first line of the error that isn't empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"
 
 
 def _share(total: int, settings: Settings, most: int) -> tuple[int, int]:
-    """Of at most that many nodes: how many can share the micro-batches of a step evenly, and how many each of their ranks has then."""
+    """The largest number of nodes, at most `most`, among which a step's micro-batches divide evenly; and the micro-batches of each rank."""
     for nodes in range(most, 0, -1):
         if total % (nodes * settings.ranks_per_node) == 0:
             return nodes, total // (nodes * settings.ranks_per_node)
@@ -372,7 +376,7 @@ def _share(total: int, settings: Settings, most: int) -> tuple[int, int]:
 
 
 class Saved:
-    """Whether the run has saved since it began: what else lies in its folder may be of a run that it doesn't go on from."""
+    """Whether the run has saved since it began: other checkpoints in its folder may belong to a run that it doesn't resume."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -387,7 +391,7 @@ class Saved:
         return found
 
     def again(self) -> list[str]:
-        """From where a start after a loss goes on: from what the run itself has saved, else from where it began."""
+        """Where a restart after a loss resumes: from the run's own newest save, or from where it began."""
         goes_on = self._settings.resume in ("auto", "true")
         return [] if goes_on or self._look() <= self._before else ["resume_from_checkpoint=auto"]
 
@@ -430,7 +434,7 @@ def _train(settings: Settings, command: str, arguments: list[str]) -> int:
 
 
 def _join(address: str) -> None:
-    """Ray itself tries for minutes, in calls that no signal ends: a silent address ends the process."""
+    """Joins the cluster. Ray itself tries for minutes, in calls that no signal ends: so a silent address ends the process."""
     import ray
 
     named = address if address != "auto" else os.environ.get("RAY_ADDRESS") or address
@@ -482,7 +486,7 @@ def _handed_over(settings: Settings, command: str, arguments: list[str]) -> int:
 
 
 def _program() -> str:
-    """The native program of the wheel, beside the library that SUROGATE_LIBRARY names, of a source tree, or on PATH."""
+    """The native program: of the wheel, beside the library that SUROGATE_LIBRARY names, of a source tree, or on PATH."""
     here = Path(__file__).resolve().parent
     places = [here / "lib" / "surogate", here.parents[1] / "build" / "surogate"]
     if told := os.environ.get("SUROGATE_LIBRARY"):
@@ -494,15 +498,15 @@ def _program() -> str:
 
 
 def _line(command: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The native command, which reads the run file and hands over to this Python, and its environment."""
+    """The native command, which reads the run file and hands over to this Python; and its environment."""
     return [_program(), command, *arguments, "--ray"], {**os.environ, "SUROGATE_PYTHON": sys.executable}
 
 
 def launch(command: str, *args: str | os.PathLike[str], **settings: Any) -> None:
     """Trains on the nodes of a Ray cluster, as `surogate COMMAND ARGS... --ray` does, and waits for the end.
 
-    command: "pt" or "sft"; args: a run file's path and "key=value" texts; settings: keys by keyword (ray_address, num_nodes, ...).
-    Progress is shown on stderr. subprocess.CalledProcessError has the exit status of a run that failed.
+    command: "pt" or "sft"; args: a run file's path and "key=value" texts; settings: keys by keyword (ray_address, num_nodes, ...). Progress
+    is printed on stderr. subprocess.CalledProcessError has the exit status of a run that failed.
     """
     line, environment = _line(command, _settings.texts(args, settings))
     subprocess.run(line, env=environment, check=True)

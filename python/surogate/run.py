@@ -1,4 +1,4 @@
-"""Whole runs: what the command does."""
+"""Whole runs: the same as the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from surogate._native import Closes, Handle, check, lib
 
 @dataclass(frozen=True)
 class Outcome:
-    """already_finished: an earlier start had finished this run; losses in nats a token, NaN: none."""
+    """already_finished: the run had been finished by an earlier start. loss, eval_loss: nats per token; NaN: none."""
 
     already_finished: bool
     steps: int
@@ -23,16 +23,16 @@ class Outcome:
 
 
 class Run(Closes):
-    """A run as the command line takes it: a run file's path, "key=value" texts, settings by keyword.
+    """A run with the command's arguments: a run file's path, "key=value" texts, settings by keyword.
 
-    SurogateError (INVALID) has all problems of the settings at once.
+    SurogateError (INVALID) lists all problems of the settings at once.
     """
 
     def __init__(self, *args: str | os.PathLike[str], **settings: Any) -> None:
         self._handle = Handle("Run", lib.sg_run_open, lib.sg_run_close, *_native.arguments(args, settings), forks=True)
 
     def plan(self, gpu: str | None = None) -> dict[str, Any]:
-        """Memory (bytes), work (FLOPs) and time (seconds) of a step, for a named GPU or this machine's device. Loads nothing."""
+        """Memory (bytes), work (FLOPs) and time (seconds) of a step on a named GPU, or on this machine's device. Loads no weights."""
         json_text = c_void_p()
         with self._handle.use() as run:
             check(lib.sg_run_plan(run, _native.optional(gpu, "gpu"), byref(json_text)))
@@ -40,9 +40,9 @@ class Run(Closes):
         return plan
 
     def train(self) -> Outcome:
-        """Trains to the end, or goes on with what an earlier call left; the model is in output_dir then. Progress is shown on stderr.
+        """Trains to the end, or resumes what an earlier call left; the model is then in output_dir. Progress is printed on stderr.
 
-        Ctrl+C saves a checkpoint after the step and raises KeyboardInterrupt; a second one ends the process at once.
+        Ctrl+C saves a checkpoint after the step and raises KeyboardInterrupt; a second Ctrl+C ends the process at once.
         """
         outcome = _native.Outcome()
         with self._handle.use() as run:

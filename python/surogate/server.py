@@ -1,4 +1,4 @@
-"""A server over a model, as a process of its own."""
+"""A server of a model, as a separate process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import TracebackType
 
 from surogate import _command
 
-# A server that nobody closed has so long for the answers that it has begun.
+# Seconds that a server which wasn't closed has for the answers that it has begun.
 _LAST_SECONDS = 5.0
 
 
@@ -28,9 +28,9 @@ def _stop(process: subprocess.Popen[str], timeout: float | None) -> None:
 
 
 class Server:
-    """A running ``surogate serve``. Close it, or use it in a ``with``: it ends with the answers that it has begun.
+    """A running ``surogate serve``. Close it, or use it in a ``with``: it first completes the answers that it has begun.
 
-    One that isn't closed ends with the object or the interpreter, five seconds later at most.
+    A server that isn't closed ends with the object or the interpreter, at most five seconds later.
 
     ``url`` is its address (``http://127.0.0.1:8000``), ``port`` its port. OpenAI's client takes ``url + "/v1"`` as its ``base_url``.
     """
@@ -46,7 +46,7 @@ class Server:
         self.port: int = int(self.url.rsplit(":", 1)[1])
 
     def close(self, timeout: float | None = None) -> None:
-        """Ends the server when the answers that were begun have ended; after ``timeout`` seconds at once."""
+        """Ends the server after the answers that it has begun; after ``timeout`` seconds immediately."""
         _stop(self._process, timeout)
 
     def __enter__(self) -> Server:
@@ -67,14 +67,14 @@ def serve(
     host: str = "127.0.0.1",
     **options: str | int | float | bool | Sequence[str] | None,
 ) -> Server:
-    """Serves a model folder; returns once it takes requests.
+    """Serves a model folder; returns when it accepts requests.
 
-    ``adapters`` are LoRA adapters by the names that requests choose them by. ``port`` 0 is a free one. Other options are those of
-    ``surogate serve``: ``device="cpu"``, ``api_key_file="keys"``, ``log_requests=True``; a list gives one several times:
+    ``adapters`` are LoRA adapters, by the names under which requests choose them. ``port`` 0 is any free port. Other options are those of
+    ``surogate serve``: ``device="cpu"``, ``api_key_file="keys"``, ``log_requests=True``; a list gives an option several times:
     ``allow_host=["chat.example", "chat.local"]``.
 
     Raises:
-        RuntimeError: the server ended before it took requests; it said why on stderr.
+        RuntimeError: the server ended before it accepted requests; stderr has its reason.
     """
     command = [str(_command.program()), "serve", os.fspath(model), "--host", host, "--port", str(port)]
     for name, folder in (adapters or {}).items():

@@ -18,7 +18,7 @@ Messages = Sequence[Mapping[str, Any]]
 
 
 class Tokenizer(Closes):
-    """The tokenizer of a model's folder, or of a repository of the hub."""
+    """The tokenizer of a model's folder or of a repository of the hub."""
 
     def __init__(self, model: str | os.PathLike[str]) -> None:
         self._handle = Handle("Tokenizer", lib.sg_tokenizer_open, lib.sg_tokenizer_close, _native.text(model, "model"), forks=True)
@@ -31,14 +31,14 @@ class Tokenizer(Closes):
         self.pad_id: int | None = info.pad if info.pad >= 0 else None
 
     def encode(self, text: str, add_special: bool = True) -> NDArray[np.int32]:
-        """(count) ids; add_special: with what the tokenizer puts around a text (BOS, EOS)."""
+        """(count) ids of a text. add_special: with the tokens that the tokenizer adds around a text (BOS, EOS)."""
         data, ids, count = _native.utf8(text, "text"), POINTER(c_int32)(), c_size_t()
         with self._handle.use() as tokenizer:
             check(lib.sg_tokenizer_encode(tokenizer, data, len(data), add_special, byref(ids), byref(count)))
         return _native.take_ids(ids, count.value)
 
     def decode(self, ids: Any, skip_special: bool = True) -> str:
-        """The text of (count) ids. SurogateError (INVALID) for an id that the tokenizer doesn't have."""
+        """The text of (count) ids. SurogateError (INVALID): the tokenizer has no such id."""
         array, text, length = _arrays.ids(ids, "ids"), c_void_p(), c_size_t()
         with self._handle.use() as tokenizer:
             check(lib.sg_tokenizer_decode(tokenizer, _arrays.pointer(array), array.size, skip_special, byref(text), byref(length)))
@@ -46,7 +46,7 @@ class Tokenizer(Closes):
 
 
 class ChatTemplate(Closes):
-    """The chat template of a model's folder; or `source`, in Jinja, with the special tokens of the folder, if one is named."""
+    """The chat template of a model's folder; or `source` in Jinja, with the special tokens of the folder, if one is given."""
 
     def __init__(self, model: str | os.PathLike[str] | None = None, source: str | None = None) -> None:
         self._handle = Handle(
@@ -59,7 +59,7 @@ class ChatTemplate(Closes):
         )
 
     def render(self, messages: Messages, tools: Sequence[Any] | None = None, add_generation_prompt: bool = False) -> str:
-        """The text of a conversation; messages are {"role", "content", ...}. SurogateError (INVALID) if the template refuses it."""
+        """The text of a conversation; messages are {"role", "content", ...}. SurogateError (INVALID): the template refuses it."""
         text, length = c_void_p(), c_size_t()
         with self._handle.use() as template:
             conversation = _conversation(messages, tools)
@@ -73,7 +73,7 @@ class ChatTemplate(Closes):
         tools: Sequence[Any] | None = None,
         train_on: Literal["assistant", "last_turn", "all"] = "assistant",
     ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-        """As training lays a conversation out: (count) ids, and (count) whether each is trained."""
+        """A conversation as in training: (count) ids, and (count) flags: whether the id is trained."""
         choices = ("assistant", "last_turn", "all")
         if train_on not in choices:
             raise ValueError(f"train_on {train_on!r}; expected one of {choices}")

@@ -28,12 +28,12 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class Step:
-    """What an update did.
+    """The result of an update.
 
-    step: from 1. loss: the mean of the trained targets, nats. norm: of all gradients, before clipping. seconds: that the device took.
-    tokens: without padding; trained: targets of them. is_applied: False where loss or norm wasn't finite; weights are then as before.
-    accuracy: the share of the trained targets that were the likeliest token, before the update; NaN where the model's loss has no such.
-    scalars: by name, what the setting log_scalars asks for, and accuracy.
+    step: from 1. loss: mean over the trained targets, in nats. norm: of all gradients, before clipping. seconds: of the device. tokens:
+    without padding; trained: number of trained targets. is_applied: False if loss or norm wasn't finite; the weights are then unchanged.
+    accuracy: share of the trained targets that were the likeliest token before the update; NaN if the model's loss doesn't give it.
+    scalars: by name, the numbers that the setting log_scalars asks for, and accuracy.
     """
 
     step: int
@@ -49,7 +49,7 @@ class Step:
 
 
 class LossAndAccuracy(NamedTuple):
-    """Of a train step: loss (nats) and accuracy (0 to 1), as Step has them."""
+    """Loss (nats) and accuracy (0 to 1) of a train step, as in Step."""
 
     loss: float
     accuracy: float
@@ -59,7 +59,7 @@ Callback = Callable[[Step], object]
 
 
 def _call(callbacks: Sequence[Callback], step: Step) -> None:
-    """A callback that fails is reported, and training goes on."""
+    """Calls the callbacks. An exception in a callback is printed, and training continues."""
     for callback in callbacks:
         try:
             callback(step)
@@ -69,13 +69,12 @@ def _call(callbacks: Sequence[Callback], step: Step) -> None:
 
 
 class Trainer(Closes):
-    """A run whose steps are driven from Python, with the bits of the command on the same batches.
+    """A run whose steps Python drives, with the same bits as the command on the same batches.
 
-    Several ranks (gpus) are threads of this process; a micro-batch has the rows of all of them, rank after rank.
+    Several ranks (gpus) are threads of this process; a micro-batch holds the rows of all ranks, rank after rank.
 
-    Arguments are those of Run; what they say of data, logging, saving and evaluating has no effect. Micro-batches are handed in with
-    step(), at most micro_batches of them, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors in the host's
-    memory, or nested lists.
+    The arguments are those of Run; settings of data, logging, saving and evaluating have no effect. step() takes up to micro_batches
+    micro-batches, and update() makes a train step of them. Arrays are NumPy's, DLPack tensors in the host's memory, or nested lists.
     Opening loads the model and allocates all memory; SurogateError (NO_FIT) says which settings would fit.
     """
 
@@ -83,28 +82,31 @@ class Trainer(Closes):
         self._handle = Handle("Trainer", lib.sg_trainer_open, lib.sg_trainer_close, *_native.arguments(args, settings))
         self._shapes: dict[str, tuple[int, tuple[int, ...]]] = {}
         info = self._info()
-        self.rows: int = info.rows  #: of a micro-batch, at most (per_device_train_batch_size of each rank)
-        self.cols: int = info.cols  #: tokens of a row, at most (sequence_len)
-        self.micro_batches: int = info.micro_batches  #: of a step, at most (gradient_accumulation_steps)
+        self.rows: int = info.rows  #: rows of a micro-batch at most (per_device_train_batch_size of each rank)
+        self.cols: int = info.cols  #: tokens per row at most (sequence_len)
+        self.micro_batches: int = info.micro_batches  #: per step at most (gradient_accumulation_steps)
         self.vocab_size: int = info.vocab_size
         self.num_parameters: int = info.parameters
         self.num_trained_parameters: int = info.trained_parameters
-        self.device_bytes: int = info.device_bytes  #: of each rank
+        self.device_bytes: int = info.device_bytes  #: bytes of each rank
         self.seed: int = info.seed
 
     @classmethod
     def from_pretrained(cls, model: PathLike, *args: PathLike, **settings: Any) -> Trainer:
-        """From the weights of a model's folder or hub repository."""
+        """A trainer that starts from the weights of a model's folder or hub repository."""
         return cls(*args, model=model, from_scratch=False, **settings)
 
     @classmethod
     def from_scratch(cls, model: PathLike, *args: PathLike, **settings: Any) -> Trainer:
-        """From random weights, for the config.json (and the tokenizer, if there is one) of a folder or hub repository."""
+        """A trainer that starts from random weights, with the config.json (and the tokenizer, if any) of a folder or hub repository."""
         return cls(*args, model=model, from_scratch=True, **settings)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *args: PathLike, **settings: Any) -> Trainer:
-        """From random weights, for a Hugging Face config as a dict. There is no tokenizer, unless the setting `tokenizer` names one."""
+        """A trainer that starts from random weights, for a Hugging Face config as a dict.
+
+        There is no tokenizer, unless the setting `tokenizer` names one.
+        """
         with tempfile.TemporaryDirectory(prefix="surogate-") as folder:
             Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
             return cls(*args, model=folder, from_scratch=True, **settings)
@@ -117,11 +119,11 @@ class Trainer(Closes):
 
     @property
     def steps(self) -> int:
-        """Updates so far, with those of the checkpoint that it went on from."""
+        """Number of updates so far, including those of the checkpoint that was loaded."""
         return int(self._info().steps)
 
     def plan(self) -> dict[str, Any]:
-        """Memory (bytes), work (FLOPs) and time (seconds) of a step, as Run.plan tells."""
+        """Memory (bytes), work (FLOPs) and time (seconds) of a step, as Run.plan gives them."""
         text = c_void_p()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_plan(trainer, byref(text)))
@@ -143,32 +145,33 @@ class Trainer(Closes):
         positions: Any = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> None:
-        """Takes a micro-batch of the next update; all arrays (rows, cols), or (cols) for one row.
+        """Takes a micro-batch of the next update; arrays are (rows, cols), or (cols) for one row.
 
-        targets: the id that comes after each token, -100 where nothing is trained; None: the next one of the row. segments: which document
-        a token is of, -1 in padding; equal neighbours see one another. None: a row is one document. Numbers may begin at 0 in each row:
-        each document of a step has dropout masks of its own. positions: from 0 in each document, which ends where they begin again; None:
-        counted. Fewer rows or columns than the trainer's are padded. inputs: what the model reads besides, by name, integers or floats;
-        (rows, cols, size) of an input that has several numbers a token.
+        targets: the id after each token, -100 where nothing is trained; None: the next id in the row. segments: the document of each token,
+        -1 in padding; adjacent tokens with equal numbers see one another; None: a row is one document. Numbers may begin at 0 in each row:
+        each document of a step still has its own dropout masks. positions: from 0 in each document; a document ends where they begin again;
+        None: counted. Fewer rows or columns than the trainer's are padded. inputs: the model's further inputs by name, integers or floats,
+        (rows, cols), or (rows, cols, size) if an input has several numbers per token.
         """
         rows = self._rows(input_ids, targets, segments, positions, inputs)
         with self._handle.use() as trainer:
             check(lib.sg_trainer_step(trainer, byref(rows.batch)))
 
     def drop(self) -> None:
-        """Forgets the micro-batches of an unfinished step, unless its gradients are made."""
+        """Discards the micro-batches of an unfinished step, unless backward() has made its gradients."""
         with self._handle.use() as trainer:
             check(lib.sg_trainer_drop(trainer))
 
     def backward(self) -> None:
-        """Makes the gradients of what was handed in, so that they can be looked at before the update."""
+        """Computes the gradients of the micro-batches taken so far, so that they can be read before the update."""
         with self._handle.use() as trainer:
             check(lib.sg_trainer_backward(trainer))
 
     def update(self, lr: float | None = None) -> Step:
-        """Updates with what was handed in, and awaits its result; older ones that wait are passed over, as after a Ctrl+C.
+        """Makes an update from the micro-batches taken so far, and waits for its result.
 
-        lr None: the run's schedule, which max_steps decides.
+        Results of earlier updates that weren't fetched are dropped, for example after Ctrl+C. lr None: the run's schedule, which depends on
+        max_steps.
         """
         with self._handle.use():
             self.update_later(lr)
@@ -177,7 +180,7 @@ class Trainer(Closes):
             return step
 
     def update_later(self, lr: float | None = None) -> None:
-        """The same without waiting; two at most wait for result(), which keeps the device busy when called behind the next update."""
+        """As update, without waiting. At most two updates may wait for result(); calling it after the next update keeps the device busy."""
         rate = math.nan if lr is None else _native.real(lr, "lr")
         if lr is not None and not math.isfinite(rate):
             raise ValueError(f"lr is {lr}; expected a number from 0 on")
@@ -185,7 +188,7 @@ class Trainer(Closes):
             check(lib.sg_trainer_update(trainer, rate))
 
     def result(self) -> Step:
-        """Awaits the oldest update of which no result was asked for."""
+        """Waits for the oldest update whose result wasn't fetched, and returns it."""
         step = _native.Step()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_result(trainer, byref(step)))
@@ -207,7 +210,7 @@ class Trainer(Closes):
         positions: Any = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> LossAndAccuracy:
-        """step() and update() in one, for steps of one micro-batch: (loss, accuracy) of the batch before the update."""
+        """step() and update() in one call, for steps of one micro-batch. Returns the batch's loss and accuracy before the update."""
         with self._handle.use():
             self.step(input_ids, target_ids, segments, positions, inputs)
             try:
@@ -218,11 +221,11 @@ class Trainer(Closes):
         return LossAndAccuracy(step.loss, step.accuracy)
 
     def fit(self, dataset: Dataset, callbacks: Sequence[Callback] = (), lr: Callable[[int], float] | None = None) -> Step | None:
-        """Trains from the present step to the end of the dataset, as the command does; callbacks get each Step, one step late.
+        """Trains from the current step to the end of the dataset, as the command does.
 
-        A dataset whose micro-batches or seed aren't the trainer's is a ValueError that has both values.
-        lr: of the step, counted from 0; None: the run's schedule. Returns the last Step; None: nothing was left to do. An exception in a
-        callback is printed, and training goes on.
+        callbacks: called with each Step, one step late. An exception in a callback is printed, and training continues. lr: a function of
+        the step, counted from 0; None: the run's schedule. Returns the last Step; None: there was nothing left to do. ValueError: the
+        dataset's micro-batches or seed differ from the trainer's; the message has both values.
         """
         if not isinstance(dataset, Dataset):
             raise TypeError(f"dataset is {dataset!r}; expected a Dataset")
@@ -253,7 +256,7 @@ class Trainer(Closes):
         return last
 
     def _check_same(self, dataset: Dataset) -> None:
-        """Others would train in silence as neither of the two was asked to."""
+        """Raises ValueError: with other values, training would silently differ from what either of the two was asked for."""
         both = {
             "rows of a micro-batch (per_device_train_batch_size of each rank)": (dataset.batch_rows, self.rows),
             "sequence_len": (dataset.cols, self.cols),
@@ -268,7 +271,7 @@ class Trainer(Closes):
             )
 
     def _take(self, dataset: Dataset, index: int) -> None:
-        """The micro-batches of a step, read where the library has them."""
+        """Takes the micro-batches of a step from the library's own arrays, without a copy."""
         for _ in range(dataset.micro_batches):
             with dataset._next() as batch, self._handle.use() as trainer:
                 if batch is None:
@@ -276,7 +279,7 @@ class Trainer(Closes):
                 check(lib.sg_trainer_step_data(trainer, byref(batch)))
 
     def _clear(self, waiting: int) -> None:
-        """After an interruption: the trainer stands between two steps."""
+        """After an interruption: brings the trainer between two steps."""
         with suppress(SurogateError, ValueError):
             self.drop()
             for _ in range(waiting):
@@ -290,7 +293,7 @@ class Trainer(Closes):
         positions: Any = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> float:
-        """The mean loss (nats) of the targets; arrays as step() takes them, of any number of rows. NaN: there is no target."""
+        """Mean loss (nats) of the targets; NaN: there is no target. Arrays are as in step(), with any number of rows."""
         rows, loss = self._rows(input_ids, targets, segments, positions, inputs), c_double()
         with self._handle.use() as trainer:
             check(lib.sg_trainer_losses(trainer, byref(rows.batch), None, byref(loss), None))
@@ -304,7 +307,7 @@ class Trainer(Closes):
         positions: Any = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> NDArray[np.float32]:
-        """(rows, cols) ln p of each target, 0 where it is -100; arrays as eval() takes them."""
+        """(rows, cols) values: ln p of each target, 0 where the target is -100; arrays are as in eval()."""
         rows = self._rows(input_ids, targets, segments, positions, inputs)
         losses = np.zeros(rows.ids.shape, np.float32)
         with self._handle.use() as trainer:
@@ -318,10 +321,10 @@ class Trainer(Closes):
         positions: Any = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> NDArray[np.float32]:
-        """(rows, cols, vocab_size) of the present weights, 0 in padding; arrays as eval() takes them. Needs the setting whole_logits=True.
+        """(rows, cols, vocab_size) logits with the current weights, 0 in padding; arrays are as in eval().
 
-        They are what the loss takes the softmax of: capped or scaled where the model's are. Those of a bf16 model are rounded to bf16.
-        inputs: those that the logits follow from are enough.
+        Needs the setting whole_logits=True. These are the inputs of the loss's softmax: capped or scaled if the model does so. Logits of a
+        bf16 model are rounded to bf16. inputs: only those that the logits depend on are needed.
         """
         rows = self._rows(input_ids, None, segments, positions, inputs)
         logits = np.empty((*rows.ids.shape, self.vocab_size), np.float32)
@@ -332,7 +335,7 @@ class Trainer(Closes):
     def generate(
         self, ids: Any, max_tokens: int = 128, temperature: float = 0.0, top_k: int = 0, top_p: float = 1.0, seed: int = 0
     ) -> NDArray[np.int32]:
-        """(at most max_tokens) ids that go on from (count) ids, as Model.generate does. Needs the setting generate_samples=1."""
+        """At most max_tokens ids that continue (count) ids, as Model.generate does. Needs the setting generate_samples=1."""
         array, out, count = _arrays.ids(ids, "ids"), POINTER(c_int32)(), c_size_t()
         chosen, most = _arrays.sampling(temperature, top_k, top_p, seed), _native.whole(max_tokens, "max_tokens")
         with self._handle.use() as trainer:
@@ -340,7 +343,7 @@ class Trainer(Closes):
         return _native.take_ids(out, count.value)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of what is trained, as Hugging Face's (or, of an adapter, PEFT's) files have them."""
+        """Names and shapes of the trained tensors, as in Hugging Face's files (for an adapter, PEFT's)."""
         return {name: shape for name, (_, shape) in self._tensors().items()}
 
     def _tensors(self) -> dict[str, tuple[int, tuple[int, ...]]]:
@@ -363,7 +366,7 @@ class Trainer(Closes):
         return values
 
     def weights(self, name: str) -> NDArray[np.float32]:
-        """A copy of a parameter, of the shape that parameters() says. KeyError if it isn't trained."""
+        """A copy of a parameter, in the shape that parameters() gives. KeyError: it isn't trained."""
         return self._read(name, lib.sg_trainer_weight)
 
     def gradients(self, name: str) -> NDArray[np.float32]:
@@ -371,21 +374,21 @@ class Trainer(Closes):
         return self._read(name, lib.sg_trainer_gradient)
 
     def save_checkpoint(self, folder: PathLike | None = None) -> None:
-        """folder/checkpoint-STEP (None: output_dir), whole or not at all; the command goes on from it with resume_from_checkpoint: true."""
+        """Writes folder/checkpoint-STEP (None: output_dir), whole or not at all; resume_from_checkpoint: true resumes from it."""
         with self._handle.use() as trainer:
             check(lib.sg_trainer_save(trainer, _native.optional(folder, "folder")))
 
     def load_checkpoint(self, path: PathLike) -> None:
-        """Weights, optimizer and step count of a checkpoint, in place of the present ones. SurogateError (CHECKPOINT): it is damaged."""
+        """Loads weights, optimizer and step count of a checkpoint. SurogateError (CHECKPOINT): it is damaged."""
         with self._handle.use() as trainer:
             check(lib.sg_trainer_load(trainer, _native.text(path, "path")))
 
     def export_model(self, folder: PathLike) -> None:
-        """A folder as Hugging Face reads it; with lora, its adapters merged in."""
+        """Writes a folder in Hugging Face's format; with lora, the adapters are merged in."""
         with self._handle.use() as trainer:
             check(lib.sg_trainer_export_model(trainer, _native.text(folder, "folder")))
 
     def export_adapter(self, folder: PathLike) -> None:
-        """The adapter as PEFT reads it. SurogateError (INVALID) if none is trained."""
+        """Writes the adapter in PEFT's format. SurogateError (INVALID): no adapter is trained."""
         with self._handle.use() as trainer:
             check(lib.sg_trainer_export_adapter(trainer, _native.text(folder, "folder")))

@@ -1,7 +1,7 @@
-"""Holds run files against a JSON Schema, with what the schemas of `surogate help schema` are made of.
+"""Checks run files against a JSON Schema, with the keywords that the schemas of `surogate help schema` use.
 
-    schema.py SCHEMA FILE...      prints what isn't valid, one problem a line: FILE: PLACE: WHAT
-    schema.py SCHEMA              the same of the schema itself: each default, and each word of a key, under its key
+schema.py SCHEMA FILE...      prints errors, one per line: FILE: PLACE: WHAT
+schema.py SCHEMA              checks the schema itself: each default, and each word of a key, against the key
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ VALUE = rf'({QUOTED}|\[(?:{QUOTED}|[^]"])*\]|\{{[^}}]*\}}|[^"\[#|>{{&*\s](?:(?! 
 
 
 def read(text: str) -> dict[str, Any]:
-    """A run file of keys, and lists below them of words or of mappings: all that ours use of YAML."""
+    """Reads the part of YAML that these run files use: keys, and below them lists of words or of mappings."""
     out: dict[str, Any] = {}
     items: list[Any] = []
     for line in text.splitlines():
@@ -96,7 +96,7 @@ class Schema:
         return bad
 
     def problems(self, schema: Any, value: Any, place: str = "") -> list[str]:
-        """What of the value isn't as the schema says."""
+        """How the value differs from the schema."""
         if isinstance(schema, bool):
             return [] if schema else [f"{place.rstrip('.')}: unknown"]
         unknown = set(schema) - KNOWN - {"$ref", "type", "enum", "anyOf", "items", "required", "properties", "patternProperties"}
@@ -118,7 +118,7 @@ class Schema:
         return bad
 
     def own(self) -> list[str]:
-        """Of what the schema itself says."""
+        """Errors in the schema itself."""
         bad = []
         for scope in (self.root, self.root["$defs"]["dataset"]):
             for name, inner in scope["properties"].items():

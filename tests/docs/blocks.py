@@ -21,14 +21,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(os.environ["SUROGATE"])
 
-# A page's blocks of a language that another test runs.
+# Languages of blocks that another test runs, by page.
 ELSEWHERE = {
     ("docs/c_api.md", "c"): "tests/api/install.t",
     ("docs/multi_node.md", "python"): "tests/python/ray.t",
     ("docs/multi_node.md", "yaml"): "tests/python/ray.t",
 }
 
-# In `sh` blocks make only checks that its targets are there.
+# In `sh` blocks make only checks that its targets exist.
 PRELUDE = f'set -e; make() {{ command make -n -C "{ROOT}" "$@" > /dev/null; }}\n'
 
 
@@ -65,7 +65,7 @@ class Page:
             raise ValueError(f"{name}:{begin}: the block has no end")
 
     def runs(self, block: Block) -> bool:
-        """A later block's commands name the block's file."""
+        """Whether a later block's commands name the block's file."""
         later = [other for other in self.blocks if other.line > block.line and other.language in ("console", "sh", "run")]
         return bool(block.title) and any(block.title in other.text for other in later)
 
@@ -80,7 +80,7 @@ def shell(command: str, folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout.decode(errors="replace")
 
 
-# What a run says of losses and speed may differ in the last digits from machine to machine.
+# Losses and speeds may differ in the last digits from machine to machine.
 MEASURED = re.compile(
     r"^(step \d+/\d+|first step|eval at step \d+|done: \d+ steps|evaluation loss|largest logit difference"
     r"|loss|perplexity|bits per byte|speed|device)\b.*"
@@ -96,7 +96,7 @@ def matches(expected: list[str], printed: list[str]) -> bool:
 
 
 def run_console(block: Block, folder: Path) -> list[str]:
-    """The block as it should be: with what its commands print, where that isn't what stands there."""
+    """The block with the output of its commands, where that differs from the expected output."""
     out: list[str] = []
     at = 0
     while at < len(block.lines):
@@ -117,7 +117,7 @@ def run_console(block: Block, folder: Path) -> list[str]:
 
 
 def run_yaml(block: Block, folder: Path) -> None:
-    """A run file that `surogate plan` takes; where it names no model, of a tiny one."""
+    """Checks that `surogate plan` accepts a run file; if it names no model, with a tiny one."""
     name = block.title or "block.yaml"
     (folder / name).write_text(block.text, encoding="utf-8")
     words = "" if re.search(r"^model:", block.text, re.M) else "model=.base"
@@ -144,7 +144,7 @@ def run_python(block: Block, folder: Path, names: dict[str, object]) -> None:
 
 
 def write_titled(block: Block, folder: Path) -> None:
-    """A block with a title is that file: one of the tree must be the same, any other is put into the page's folder."""
+    """A block with a title is that file: a file of the tree must be equal, any other is written into the page's folder."""
     if (ROOT / block.title).exists():
         if (ROOT / block.title).read_text(encoding="utf-8") != block.text:
             raise ValueError(f"{block.title} isn't what the page shows")

@@ -25,7 +25,7 @@ def anchors(path: Path) -> set[str]:
 
 
 def links(path: Path) -> list[tuple[int, str]]:
-    """The targets of a page's links, with their lines; nothing of code."""
+    """The targets of a page's links outside of code, with their lines."""
     found, fenced = [], False
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         fenced ^= line.startswith("```")

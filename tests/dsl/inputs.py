@@ -1,4 +1,4 @@
-"""A model with inputs of its own: what kind of token each is, how loud it is said, and a verdict on it, which a second term of the loss trains."""
+"""A model with inputs of its own: a kind and a volume of each token, and a verdict on it, which a second term of the loss trains."""
 
 from typing import Any
 

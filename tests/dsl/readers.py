@@ -17,7 +17,7 @@ class Linear(Module):
 
 @module
 class Outer(Module):
-    """A layer of a name that the blocks have too, whose weight is read as any is."""
+    """A layer whose name also occurs in the blocks; its weight is read in the normal way."""
 
     def __init__(self) -> None:
         self.shared = Linear()
@@ -29,7 +29,7 @@ class Outer(Module):
 
 @block
 class Block(Module):
-    """One linear layer is as others are, one has a weight that a norm reads too, and two have weights that are added."""
+    """One linear layer is ordinary, one has a weight that a norm also reads, and two have weights that are added."""
 
     def __init__(self) -> None:
         self.alone, self.shared, self.left, self.right = (Linear() for _ in range(4))

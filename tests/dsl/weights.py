@@ -34,7 +34,7 @@ class Attention(Module):
         with graph() as g:
             one = g.full(size="C / H", value=1.0, name="one")
             q, k, v = (g.reshape(getattr(self, n)(x), "B", "T", "H", "C / H", name=f"{n}.heads") for n in "qkv")
-            q = g.rms_norm(q, g.add(self.queries, one, name="centred"), eps=1e-5, name="q.normed")  # a norm whose weight lies around 0
+            q = g.rms_norm(q, g.add(self.queries, one, name="centred"), eps=1e-5, name="q.normed")  # a norm with weights around 0
             q = g.div(q, g.reshape(self.temperature, 1, 1, 1, 1, name="heat"), name="q.cold")
             y = g.attention(q, k, v, doc_start, bias=self.table, num_heads="H", num_kv_heads="H", head_dim="C / H")
             return self.o(g.reshape(y, "B", "T", "C", name="joined"))

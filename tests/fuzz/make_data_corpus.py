@@ -343,7 +343,7 @@ def parquet_seeds():
     seeds["deep"] = parquet([node(b"a", None, 0, 1)] * 40 + [node(b"b", INT32)], [(0, 1, [page(i32(1), 0, 1, 0)], False)], 1)
     seeds["no_name"] = parquet([[(1, I32, INT32), (3, I32, 0)]], [(0, 1, [page(i32(1), 0, 1, 0)], False)], 1)
     seeds["name_number"] = parquet([[(1, I32, INT32), (3, I32, 0), (4, I32, 5), (10, I32, 3)]], [(0, 1, [page(i32(1), 0, 1, 0)], False)], 1)
-    # every Thrift type in a field nobody knows
+    # every Thrift type in an unknown field
     every = b"".join((b"\x01\xc8\x01", b"\x03\xc8\x01\x05", b"\x04\xc8\x01\x02", b"\x07\xc8\x01" + b"8" * 8, b"\x0b\xc8\x01\x01\x85\x01a\x02",
                       b"\x0b\xc8\x01\x00", b"\x0a\xc8\x01\x15\x02", b"\x09\xc8\x01\x21\x01\x02", b"\x0c\xc8\x01\x15\x02\x00"))
     for i, extra in enumerate((every, b"\x0e\xc8\x01", b"\x0b\xc8\x01\xff\x01", b"\x07\xc8\x01xx", b"\x08\xc8\x01\x7f", b"\x05\xff" + b"\xff" * 12,

@@ -51,7 +51,7 @@ class T5DecoderConfig(hf.T5Config):
 
 
 class T5DecoderForCausalLM(T5PreTrainedModel, GenerationMixin):
-    """transformers' decoder of T5, which attends no encoder: its layers for that are left out."""
+    """transformers' decoder of T5 without cross attention: it has no encoder, so those layers are left out."""
 
     config_class = T5DecoderConfig
 
@@ -70,7 +70,7 @@ class T5DecoderForCausalLM(T5PreTrainedModel, GenerationMixin):
 
 hf.AutoConfig.register("t5_decoder", T5DecoderConfig)
 AutoModelForCausalLM.register(T5DecoderConfig, T5DecoderForCausalLM)
-# Name of the file in examples/dsl, with what is special behind a "+": what transformers is given.
+# Name of the file in examples/dsl, with a variant after "+" -> the transformers config.
 MODELS = {
     "albert": hf.AlbertConfig(**{**COMMON, "num_hidden_layers": 3}, embedding_size=10, intermediate_size=20, hidden_dropout_prob=0.0,
                               attention_probs_dropout_prob=0.0),
@@ -127,13 +127,13 @@ MODELS = {
                                   relative_attention_max_distance=12, feed_forward_proj="gated-gelu", dropout_rate=0.0, is_decoder=True,
                                   is_encoder_decoder=False, use_cache=False, tie_word_embeddings=False, pad_token_id=0, bos_token_id=1, eos_token_id=2),
 }
-# Models that generate nothing.
+# Models that don't generate.
 MASKED = ("albert",)
-# What transformers calls a weight that its files, and so Surogate, call otherwise.
+# Weights that the files, and so Surogate, name differently from transformers.
 IN_FILES = {"gpt_neox": {"lm_head.weight": "embed_out.weight"}}
-# Norms whose weights lie around 0.
+# Models with norm weights around 0.
 AROUND_0 = ("gemma", "nemotron", "qwen3_next")
-# Adapters of these layers alone: PEFT takes the MLP of a model that may have experts for theirs.
+# Layers with adapters, for models in which PEFT takes the MLP for a layer of experts.
 ADAPTED = {
     "deepseek_v3": {"lora_target_modules": ["kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]},
     "qwen3_next": {"lora_target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]},
@@ -146,7 +146,7 @@ def error(ours, reference):
 
 
 def make_model(name, folder):
-    """A folder of bf16 numbers, the model in fp32."""
+    """Writes a folder with bf16 weights, and returns the model in fp32."""
     rng = torch.Generator().manual_seed(sum(name.encode()))
     torch.manual_seed(0)
     model = (AutoModelForMaskedLM if name in MASKED else AutoModelForCausalLM).from_config(MODELS[name])
@@ -159,7 +159,7 @@ def make_model(name, folder):
 
 
 def load(folder):
-    """Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
+    """Loads a folder. Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
     kernel = "sdpa" if getattr(hf.AutoConfig.from_pretrained(folder), "alibi", False) else "eager"  # the latter adds Falcon's biases twice
     auto = AutoModelForMaskedLM if hf.AutoConfig.from_pretrained(folder).model_type in MASKED else AutoModelForCausalLM
     model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=kernel, output_loading_info=True)
@@ -200,8 +200,11 @@ def train(model, batches, lr):
 
 
 def reference(name, model):
-    """ids (STEPS + 1, B, T + 1); of the first: log-probabilities of the tokens, gradients; the losses of AdamW on the others, and what the
-    model then generates after the first's beginning."""
+    """Reference results for ids (STEPS + 1, B, T + 1).
+
+    Of the first batch: log-probabilities of its tokens, and gradients. Of the others: the losses of AdamW. Then the text that the trained
+    model generates after the beginning of the first batch.
+    """
     rng = np.random.default_rng(sum(name.encode()))
     ids = rng.integers(3, V, (STEPS + 1, B, T + 1), dtype=np.int32)
     everything = log_probabilities(model, ids[0, :, :-1])
@@ -216,12 +219,12 @@ def reference(name, model):
 
 
 def frozen_of(model):
-    """What a folder holds and nobody trains."""
+    """Tensors in a folder that aren't trained."""
     return sorted(set(model.state_dict()) - {n for n, _ in model.named_parameters(remove_duplicate=False)})
 
 
 def probe(values):
-    """Two numbers that a gradient is known by: its norm, and its product with a wave."""
+    """Two numbers that identify a gradient: its norm, and its product with a wave."""
     values = np.asarray(values, np.float64).ravel()
     return [float(np.sqrt((values**2).sum())), float((values * np.cos(np.arange(values.size))).sum())]
 
@@ -254,14 +257,15 @@ def of_all_tokens(trainer, ids):
 
 
 def adapted_by_peft(base, folder, is_masked):
-    """The base with the adapter, which trains."""
+    """The base with the adapter, ready for training."""
     lora = LoraConfig.from_pretrained(folder)
     lora.task_type = None if is_masked else lora.task_type  # CAUSAL_LM asks for a model that generates
     return PeftModel.from_pretrained(load(base), folder, config=lora, is_trainable=True).eval()
 
 
 def check_adapter(base, folder, ids, settings, is_masked):
-    """An adapter trained here and, from the same A and B, by PEFT; then PEFT's gradients of the one that was trained here."""
+    """Compares an adapter trained here with one that PEFT trains from the same A and B, then PEFT's gradients of the adapter trained here.
+    """
     from surogate import Trainer
     begin, end = folder + "-0", folder
     with Trainer.from_pretrained(base, lora=True, lora_rank=4, **settings) as trainer:

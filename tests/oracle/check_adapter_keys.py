@@ -126,7 +126,7 @@ def theirs(base, folder, ids):
 
 
 def judge(base, folder, text):
-    """What happens, and whether that is in order."""
+    """The result of a case, and whether it is acceptable."""
     ours = surogate("eval", base, "--adapter", folder, "--text", text, "--json")
     if ours.returncode != 0:
         return "refused: " + ours.stderr.strip().splitlines()[-1].replace(folder, "DIR"), ours.returncode == 2

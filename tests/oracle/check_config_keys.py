@@ -53,10 +53,10 @@ FAMILIES = {
     "gemma3": (hf.Gemma3TextConfig, LLAMA | dict(head_dim=8, sliding_window=5, query_pre_attn_scalar=16), {}),
     "gpt2": (hf.GPT2Config, dict(vocab_size=V, n_embd=32, n_head=4, n_layer=2, n_positions=64, bos_token_id=1, eos_token_id=2, pad_token_id=0), {}),
 }
-# Keys of transformers 4 and others that no class has as a field.
+# Keys of transformers 4 and other keys that are no field of a class.
 OLDER = ("rope_theta", "rope_scaling", "partial_rotary_factor", "head_dim", "attention_bias", "mlp_bias", "rope_local_base_freq",
          "sliding_window_pattern", "hidden_activation", "hidden_act", "qk_layernorm", "torch_dtype", "original_max_position_embeddings")
-# No number depends on them where a model is evaluated.
+# Keys that don't affect an evaluation.
 FREE = ("architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "use_cache", "bos_token_id", "eos_token_id", "pad_token_id",
         "attention_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop", "initializer_range", "pretraining_tp", "chunk_size_feed_forward",
         "is_encoder_decoder", "output_hidden_states", "return_dict", "output_attentions", "id2label", "label2id", "problem_type",
@@ -158,9 +158,9 @@ def vary(check, family, folder, config, path, values, default=None):
     for value in values:
         name = ".".join(path)
         if name in ("max_position_embeddings", "n_positions") and value == 2:
-            continue  # then the text is evaluated in pieces
+            continue  # the text is then evaluated in pieces
         if name == "sliding_window" and value == 0 and not isinstance(value, bool):
-            continue  # no window here; transformers then masks every token
+            continue  # no window here; transformers would mask every token
         what = "%s %s" % (name, "absent" if value is ABSENT else json.dumps(value))
         long = name == "sliding_window" and value in (ABSENT, None, 4096)
         now = config | dict(max_position_embeddings=8192) if long else config

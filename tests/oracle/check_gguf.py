@@ -60,7 +60,7 @@ CASES = {
 }
 ADAPTERS = [name + " adapter" for name in ("llama", "qwen3", "phi3", "smollm3", "gemma2", "gpt2")]
 TYPES = ["f32", "f16", "bf16", "q8_0", "q6_K", "q4_K_M", "q4_0"]
-GELU = {"gemma2", "gemma3_text", "gpt2"}  # llama.cpp takes gelu from a table of fp16: with the MLP it is 1e-3 off, from fp64 too
+GELU = {"gemma2", "gemma3_text", "gpt2"}  # llama.cpp reads gelu from a table of fp16: with the MLP its result is 1e-3 off, also from fp64
 failed = []
 
 
@@ -117,7 +117,7 @@ def gguf_name(name, model_type):
 
 
 def turn(name, value, config, back=False):
-    """The folder's tensor as the file has it, or back."""
+    """Converts the folder's tensor to the file's layout, or back."""
     kind = config["model_type"]
     if kind in ("llama", "mistral", "smollm3") and re.search(r"\.(q|k)_proj\.", name):
         heads = config["num_attention_heads"] if ".q_proj." in name else config["num_key_value_heads"]
@@ -196,7 +196,7 @@ def read_cached(path):
 
 
 def dequantised(path, tensors, config, folder, out):
-    """A folder, and an F32 file, with the values that the file's blocks stand for."""
+    """Writes a folder and an F32 file with the values of the file's blocks."""
     have = read(path)
     back = {}
     for name, (hf, _) in expected(tensors, config).items():
@@ -240,7 +240,7 @@ def ours(folder, ids, wanted, adapter=None):
 
 
 def answered(reader, ids):
-    """The ids with one more, and what is told behind them: of a token that is a part of a character nothing is."""
+    """The ids with one more id, and the expected answers after them; a token that is part of a character gives none."""
     return next((ids + [last], told) for last in range(3, 100) if (told := reader.best(ids + [last])))
 
 
@@ -267,7 +267,7 @@ def texts(count):
 def check_tokens(label, folder, path, special=False):
     reader, wrong = Reader(path), []
     tokenizer = surogate.Tokenizer(folder)
-    for text in (unicodedata.normalize("NFC", text) for text in texts(1000)):  # llama.cpp normalizes nothing
+    for text in (unicodedata.normalize("NFC", text) for text in texts(1000)):  # llama.cpp doesn't normalise texts
         mine, theirs = list(int(i) for i in tokenizer.encode(text, add_special=special)), reader.tokens(text, special)
         if mine != theirs:
             wrong.append((text, mine, theirs))
@@ -275,7 +275,7 @@ def check_tokens(label, folder, path, special=False):
 
 
 def check_gelu(label, folder, path, tensors, prompts):
-    """All but the MLP."""
+    """Compares everything except the MLP."""
     bare = folder + "_bare"
     subprocess.run(["cp", "-r", folder, bare], check=True)
     save_file({n: v * (not re.search(r"mlp\.(down|c_)", n)) for n, v in tensors.items()}, bare + "/model.safetensors", {"format": "pt"})
@@ -311,7 +311,7 @@ def check_table(label, folder, path, size):
 
 
 def check_exact(label, folder, path, prompts):
-    """transformers in fp64 is the judge: the difference on long prompts is llama.cpp's, not ours."""
+    """transformers in fp64 decides: the difference on long prompts is llama.cpp's."""
     reader, model = Reader(path), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     mine = theirs = 0.0
     for ids in prompts:
@@ -334,7 +334,7 @@ def check_family(name, root, tokenizer):
     if not config["model_type"].startswith("gemma"):
         prompts = [ids[:limit - 2] for ids in prompts]
     if "long_factor" in json.dumps(keys):
-        prompts = prompts[1:]  # llama.cpp chooses factors by the context, here the text's length does
+        prompts = prompts[1:]  # llama.cpp chooses the factors by the context; here the text's length decides
     has_gelu = config["model_type"] in GELU
     for kind in TYPES:
         path = "%s/%s-%s.gguf" % (root, name, kind)
@@ -357,7 +357,7 @@ def check_family(name, root, tokenizer):
 
 
 def check_adapter(name, root, tokenizer):
-    """A random adapter of all linear layers, merged and alone, with ranks and alphas of its own for some."""
+    """A random adapter on all linear layers, merged and separate; some layers have another rank and alpha."""
     size, keys = CASES[name]
     base, folder, rng = "%s/%s_base" % (root, name), "%s/%s_adapter" % (root, name), np.random.default_rng(11)
     config, tensors = make_model(base, size, keys, tokenizer)

@@ -17,7 +17,7 @@ from transformers.utils.chat_template_utils import _compile_jinja_template
 ROOT = Path(__file__).resolve().parents[2]
 OURS = ROOT / "src" / "text" / "template" / "chat"
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
-WRITTEN_OUT = {"axolotl/deepseek_v3": {"eos_token": "<｜end▁of▁sentence｜>"}}  # originals that don't ask for a token
+WRITTEN_OUT = {"axolotl/deepseek_v3": {"eos_token": "<｜end▁of▁sentence｜>"}}  # originals that don't use the variable of the token
 ORIGINALS = {
     "chatml": ["axolotl/chatml"],
     "llama3": ["axolotl/llama3", "trl/llama3"],
@@ -36,7 +36,7 @@ ORIGINALS = {
     "smollm2": ["hub/smollm2"],
     "zephyr": ["hub/zephyr"],
 }
-# What stands around texts: before all, the system message, a question, an answer; and the system message where a talk has none.
+# Texts around: the whole, the system message, a question, an answer; and the default system message.
 VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
@@ -58,7 +58,7 @@ FORMATS = {
 }
 TALKS = 300  # that the original renders
 HAVE_TOOLS = ["qwen2_5", "qwen3", "qwen3_nothink"]
-# There a system message is lost unless a question stands last; or a long one is made where there is none.
+# In these originals a system message is lost unless a question comes last; or a long one is added if there is none.
 WITHOUT_SYSTEM = ["mistral_v1", "mistral_v2v3", "mistral_v3_tekken"]
 WITH_SYSTEM = ["mistral_v7_tekken", "phi4"]
 WORDS = ["the", " answer", "\n\n", "  ", "é", "<b>", "{x}", '"q"', "it's", "1+1=2", "\t", "日本", ".", "end\n"]
@@ -74,7 +74,7 @@ def text():
 
 
 def answer(name):
-    """An answer, with calls and their results before it where the template has a place for them."""
+    """An answer, preceded by calls and their results if the template supports them."""
     out = {"role": "assistant", "content": text()}
     if name not in HAVE_TOOLS or rng.random() < 0.4:
         return [out]
@@ -103,7 +103,7 @@ def render(path, variables):
 
 
 def formatted(name, variables):
-    """By FORMATS."""
+    """The conversation in the format of FORMATS."""
     first, system, user, assistant, default = FORMATS[name]
     messages = variables["messages"]
     if default and messages[0]["role"] != "system":

@@ -28,7 +28,7 @@ except ImportError:
 SUROGATE = str(Path(sys.argv[1] if len(sys.argv) > 1 else "build/surogate").resolve())
 VERBOSE = "-v" in sys.argv
 
-# Prints all that a conversation may have; `bare` prints roles and contents alone.
+# Prints everything a conversation may have; `bare` prints only roles and contents.
 FULL = """{%- if tools %}<tools>{{ tools | tojson }}</tools>{% endif -%}
 {%- for m in messages -%}
 <|im_start|>{{ m.role }}{% if m.name %} name={{ m.name }}{% endif %}{% if m.tool_call_id %} id={{ m.tool_call_id }}{% endif %}
@@ -50,7 +50,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 CALL = {"id": "c12345678", "type": "function", "function": {"name": "look", "arguments": {"at": "sky"}}}
 CALLING = [ASK, {"role": "assistant", "content": "", "tool_calls": [CALL]}, {"role": "tool", "content": "blue"}, SAY]
 NULLED = {**CALL, "function": {"name": "look", "arguments": {"at": "sky", "how": None}}}
-# A row whose structs have fields of their own, so that those of the others have nulls for them.
+# A row whose structs have fields of their own, so that the structs of other rows hold nulls for them.
 FILLER = {"messages": [{"role": "user", "content": "z", "zz": 1, "tool_calls": [{"zz": 1, "function": {"zz": 1, "arguments": {"zz": 1}}}]}],
           "tools": [{"zz": 1, "function": {"zz": 1, "parameters": {"zz": 1}}}]}  # fmt: skip
 SHAREGPT = [{"from": "human", "value": "what is it"}, {"from": "gpt", "value": "it is this"}]
@@ -61,7 +61,7 @@ def text(value: Any) -> str:
 
 
 def as_table(row: Any) -> Any:
-    """The row in columns, with fillers where the types allow it; None: its types differ within a column, or it isn't one of columns."""
+    """The row as columns, with fillers where the types allow; None: a column would have mixed types, or the row isn't made of columns."""
     for rows in [[row, FILLER], [row]] if "messages" in row else [[row]]:
         try:
             return arrow.Table.from_pylist(rows) if arrow and isinstance(row, dict) else None
@@ -71,7 +71,7 @@ def as_table(row: Any) -> Any:
 
 
 class Rig:
-    """A model folder with a template, and rows seen through it."""
+    """A model folder with a template, through which rows are inspected."""
 
     def __init__(self, folder: Path, template: str) -> None:
         self.folder, self.model, self.count = folder, folder / "model", 0
@@ -106,7 +106,7 @@ def with_key(messages: list[Any], at: int, **more: Any) -> list[Any]:
     return out
 
 
-# Of no layout: they are looked at together, and each must be named.
+# Columns of no layout: tested together, and each must be named.
 EXTRAS = {"id": 7, "source": "web", "images": ["a.png"], "videos": ["a.mp4"], "audios": ["a.wav"], "kto_tag": True, "label": True, "score": 0.5,
           "chosen": "c", "rejected": "r", "chat_template_kwargs": {"enable_thinking": False}, "documents": [{"title": "t", "text": "x"}],
           "meta": {"a": 1}, "dataset": "d", "language": "en", "objects": {"ref": ["x"]}, "rejected_response": "no", "channel": "c",
@@ -165,7 +165,7 @@ def cases() -> list[tuple[str, Any, Any, tuple[str, ...]]]:
             for flag in FLAGS:
                 is_trained = on == "all" or (on == "assistant" and at % 2 == 1) or at == 3
                 if not is_trained and flag != FLAGS[-1]:
-                    continue  # it says what the rule says
+                    continue  # it agrees with the default rule
                 out.append((f"{on}, message {at}, {flag}: {', '.join(flag)}", {"messages": TALK}, {"messages": with_key(TALK, at, **flag)}, (f"train_on={on}",)))
     for layout, talk in (("messages", TALK), ("messages with calls", CALLING)):
         for at in range(4):
@@ -254,7 +254,7 @@ def spellings() -> list[tuple[str, Any, list[tuple[str, Any]]]]:
 
 
 def is_counted(what: str) -> bool:
-    """Thinking and calls that a template doesn't print aren't named, but their messages are counted."""
+    """Thinking and calls that a template doesn't print aren't named; their messages are counted instead."""
     return any(word in what for word in ("reasoning", "thinking", "function_call", "tool_calls"))
 
 

@@ -24,7 +24,7 @@ SETTINGS = [{}, {"fusion": "none"}, {"recompute_block": True}]
 
 
 class Graph(base.Random):
-    """Losses (rows, columns) that a term of the loss may be made of are noted too: they exist outside of blocks only."""
+    """Also records losses (rows, columns) that a term of the loss may be made from: they exist only outside of blocks."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -37,7 +37,7 @@ class Graph(base.Random):
     def attention(self, x):
         y = super().attention(x)
         made = next(op for op in reversed(self.ops) if op[0] == "attention")
-        if self.chance(0.6):  # its lse goes on as numbers of tokens, or is a term
+        if self.chance(0.6):  # its lse continues as one number per token, or becomes a term
             lse = self.add("reshape", [made[2] + ".1"], False, dims=["B", "T", "H"])
             y = self.add("add", [y, self.linear(lse, "C", "H")], False)
         if self.chance(0.4):
@@ -56,7 +56,7 @@ class Graph(base.Random):
 
 
 def add_losses(whole, logits):
-    """Terms: of losses, of their lse, of a second head, of attention's lse; they are added, or one sum goes on from another."""
+    """Adds terms of losses, of their lse, of a second head, of attention's lse; they are added, or one sum continues another."""
     head = whole.add("cross_entropy", [logits, "labels"], False, **{"hits": True} if whole.chance(0.3) else {})
     terms = [head, *whole.terms]
     if whole.chance(0.7):
@@ -104,7 +104,7 @@ def make(seed):
     whole.values += ["y", "y"]
     for _ in range(rng.randint(0, 3)):
         whole.step()
-    body.ops = [op for op in body.ops if op[2] not in body.terms]  # a block gives one tensor
+    body.ops = [op for op in body.ops if op[2] not in body.terms]  # a block returns one tensor
     head = embed if whole.chance(0.4) else whole.weight("V", "C", linear=True, share=0)
     logits = whole.add("linear", [whole.norm(whole.values[-1]), head], False)
     if whole.chance(0.3):
@@ -248,14 +248,14 @@ def expected(seed, parts, weights):
 
 
 def difference(want, loss, leaves, gradients):
-    """As base.difference, but of the loss relative to its size."""
+    """As base.difference, but the loss's difference is relative to its size."""
     want = float(want.detach())
     scaled = torch.tensor(want / max(1, abs(want)))
     return base.difference(scaled, loss / max(1, abs(want)), leaves, gradients)
 
 
 def own_difference(seed, parts, weights, want, leaves):
-    """Of PyTorch in f32."""
+    """The same difference for PyTorch in f32."""
     torch.set_default_dtype(torch.float32)
     loss, rounded = expected(seed, parts, {n: w.astype(np.float32) for n, w in weights.items()})
     torch.set_default_dtype(torch.float64)

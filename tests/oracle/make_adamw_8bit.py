@@ -28,7 +28,7 @@ def nearest(values, code, absmax, out, blocksize):
 
 
 def numbers(turn, first, count):
-    """The same as tests/ops/test_adamw_8bit.c: uniform in [-1, 1) times 2^-(index % 11), exact in fp32."""
+    """As in tests/ops/test_adamw_8bit.c: uniform in [-1, 1) times 2^-(index % 11), exact in fp32."""
     index = numpy.arange(first, first + count, dtype=numpy.uint32)
     h = index * numpy.uint32(0x9E3779B1) + numpy.uint32(turn * 0x85EBCA77 & 0xFFFFFFFF)
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39), (15, 1)):

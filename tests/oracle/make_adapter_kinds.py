@@ -59,7 +59,7 @@ def make_kind(name, base, settings):
 
     def load_adapted(dtype=torch.float64):
         model = load_any(dtype)
-        for wrapper in model.modules():     # copies of exact norms still read their originals
+        for wrapper in model.modules():     # copies of exact norms would still read their originals
             copy = wrapper.modules_to_save["default"] if isinstance(wrapper, ModulesToSaveWrapper) else None
             if copy is not None and "forward" in vars(copy):
                 copy.forward = exact_norm(copy)

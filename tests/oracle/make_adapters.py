@@ -115,7 +115,7 @@ def begins(init):
 
 
 def weighted(base, folders, weights):
-    """The base's weights with the adapters' changes as PEFT has them, each times its weight."""
+    """The base's weights plus the adapters' changes computed by PEFT, each times its weight."""
     model = PeftModel.from_pretrained(base, folders[0], adapter_name="0").double()
     for i, folder in enumerate(folders[1:], 1):
         model.load_adapter(folder, adapter_name=str(i))
@@ -129,7 +129,7 @@ def weighted(base, folders, weights):
 
 
 def check_weighted():
-    """PEFT's own sum, which it makes of adapters of one rank without rsLoRA."""
+    """Compares with PEFT's own sum, which it can make for adapters of one rank without rsLoRA."""
     folders = [os.path.join(OUT, "plain%d" % i) for i in range(2)]
     for i, folder in enumerate(folders):
         write_adapter(folder, dict(r=4, lora_alpha=8, target_modules=["q_proj", "down_proj"]), 20 + i)

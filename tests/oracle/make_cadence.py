@@ -21,7 +21,7 @@ SAVES = {"eval_strategy": ["epoch"], "save_strategy": [None, "no", "steps", "epo
 
 
 def events(keys):
-    """The steps before the last one with an evaluation and with a checkpoint."""
+    """The steps with an evaluation and those with a checkpoint, before the last step."""
     args = TrainingArguments(output_dir="/tmp", report_to=[], use_cpu=True, metric_for_best_model="loss", **keys)
     state = TrainerState(max_steps=STEPS)
     state.compute_steps(args, STEPS)

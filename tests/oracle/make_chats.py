@@ -17,7 +17,7 @@ def call(name, arguments):
 
 
 ROWS = [
-    {  # the arguments' struct has both keys: q is null here
+    {  # the struct of the arguments has both keys: here q is null
         "messages": [
             {"role": "user", "content": "a"},
             {"role": "assistant", "tool_calls": [call("weather", {"city": "A"})]},

@@ -24,7 +24,7 @@ torch.set_default_dtype(torch.float64)
 
 
 def tokens():
-    """Row r, column c: as the test makes them."""
+    """Row r, column c, as in the test."""
     return torch.tensor([[(r * 31 + c * 7 + c * c % 11) % VOCAB for c in range(COLS + 1)] for r in range(ROWS)])
 
 
@@ -46,7 +46,7 @@ class Act(torch.autograd.Function):
 
 
 class Scales:
-    """Delayed scales of FP8: of step n by the largest magnitudes of the steps before, of the first by a pass that only measures."""
+    """Delayed scales of FP8: computed from the largest magnitudes of earlier steps; for the first step from a pass that only measures."""
 
     def __init__(self):
         self.most, self.now, self.measuring = {}, {}, False
@@ -67,7 +67,7 @@ class Scales:
 
 
 class Product(torch.autograd.Function):
-    """y = x w^T of a block: operands as matmul_dtype and gradient_dtype say."""
+    """y = x w^T of a block, with operands rounded to matmul_dtype and gradient_dtype."""
 
     @staticmethod
     def forward(ctx, x, w, run, name):
@@ -130,7 +130,7 @@ class Run:
         return "_proj." in name
 
     def leaves(self):
-        """Weights as they are computed with."""
+        """The weights that products read."""
         out = {k: to(v, self.model) for k, v in self.frozen.items()}
         out.update({k: to(v, self.work.get(k, self.model)).clone().requires_grad_(True) for k, v in self.trained.items()})
         return out
@@ -203,7 +203,7 @@ class Run:
 
 
 def trains(model, matmul, gradient):
-    """There is no product of e5m2 and fp32 in a bf16 model."""
+    """Whether the combination trains: a bf16 model has no product of e5m2 and fp32."""
     return gradient != "e5m2" or model != "bf16" or matmul != "fp32"
 
 

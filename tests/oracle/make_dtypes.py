@@ -61,7 +61,7 @@ def encode(name, x):
 
 
 def random_floats(begin, count):
-    """Floats begin, begin + 1, ... of a row: even ones of any bits, odd ones of magnitudes from 2^-31 to 2^32."""
+    """Floats begin, begin + 1, ... of the sequence: for even i any bits, for odd i magnitudes from 2^-31 to 2^32."""
     i = np.arange(begin, begin + count, dtype=np.uint32)
     w = (i ^ i >> 16) * np.uint32(0x85EBCA6B)
     w = (w ^ w >> 13) * np.uint32(0xC2B2AE35)
@@ -71,7 +71,7 @@ def random_floats(begin, count):
 
 
 def digest(name, count):
-    """Of codes c_0, c_1, ...: the sum of (c_i + 1)(2 i + 1), modulo 2^64."""
+    """Digest of codes c_0, c_1, ...: the sum of (c_i + 1)(2 i + 1), modulo 2^64."""
     total, part = 0, 10 ** 6
     for begin in range(0, count, part):
         codes = encode(name, random_floats(begin, part)).astype(np.uint64) + np.uint64(1)

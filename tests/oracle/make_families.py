@@ -87,7 +87,7 @@ FAMILIES = {
                            num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False,
                            rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "qwen3_yarn": dict(  # of eight pairs some kept, some blended, some slowed; scaled by both mscales; the ramp's ends aren't whole
+    "qwen3_yarn": dict(  # of eight pairs some kept, some blended, some slowed; both mscales; fractional ends of the ramp
         config=Qwen3Config(**COMMON, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
                            num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True,
                            rope_parameters=dict(rope_type="yarn", rope_theta=1e3, factor=4.0, original_max_position_embeddings=64,
@@ -99,23 +99,23 @@ FAMILIES = {
                           rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=1.0,
                                                short_factor=[1.0, 1.1, 1.25, 1.7], long_factor=[1.05, 1.9, 6.5, 41.0])),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "phi3_short": dict(  # rows are shorter than that, and three quarters of each head turn
+    "phi3_short": dict(  # rows are shorter than that, and three quarters of each head are rotated
         config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=32, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
                           num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False, original_max_position_embeddings=64,
                           rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75,
                                                short_factor=[1.0, 1.1, 1.7], long_factor=[1.05, 6.5, 41.0])),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "olmo2": dict(   # norms behind attention and MLP, and of all heads of q and of k at once
+    "olmo2": dict(   # norms after attention and MLP, and one over all heads of q and one over all of k
         config=Olmo2Config(**COMMON, hidden_size=16, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
                            num_key_value_heads=2, rms_norm_eps=1e-6, tie_word_embeddings=False, pad_token_id=0,
                            rope_parameters=dict(rope_type="default", rope_theta=5e5)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "smollm3": dict(  # a layer without rotary positions between two with
+    "smollm3": dict(  # a layer without rotary positions between two layers with them
         config=SmolLM3Config(**{**COMMON, "pad_token_id": None}, hidden_size=12, intermediate_size=14, num_hidden_layers=3,
                              num_attention_heads=3, num_key_value_heads=1, rms_norm_eps=1e-6, tie_word_embeddings=True,
                              no_rope_layers=[1, 0, 1], rope_parameters=dict(rope_type="default", rope_theta=1e4)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "gpt2": dict(    # learned positions, layer norms, biases everywhere, weights that lie transposed, GELU by tanh
+    "gpt2": dict(    # learned positions, layer norms, biases everywhere, weights stored transposed, GELU by tanh
         config=GPT2Config(vocab_size=61, n_positions=256, bos_token_id=1, eos_token_id=2, dtype="float32", n_embd=16, n_layer=2,
                           n_head=2, n_inner=None, attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0),
         lora=dict(target_modules="all-linear", use_rslora=False, fan_in_fan_out=True)),
@@ -171,7 +171,7 @@ def make_batches(vocab):
 
 
 def trained(model):
-    """(name, parameter) of what trains, names as in the saved files, sorted."""
+    """(name, parameter) of the trained parameters, with the names in the saved files, sorted."""
     return sorted((n.replace(".default.", "."), p) for n, p in model.named_parameters() if p.requires_grad)
 
 
@@ -187,7 +187,7 @@ def gradients(model, batch):
 
 
 def decays(name, p):
-    """As transformers' trainer: matrices, and DoRA's magnitudes."""
+    """Weight decay as in transformers' trainer: on matrices, and on DoRA's magnitudes."""
     return p.dim() == 2 or "lora_magnitude" in name
 
 
@@ -243,7 +243,7 @@ def check_packing(model, batch, logits):
 
 
 def spell_v4(config):
-    """config.json of transformers 5 in the spelling that 4.x wrote."""
+    """Rewrites config.json of transformers 5 in the spelling of 4.x."""
     c = dict(config)
     if "rope_parameters" in c:
         rope = dict(c.pop("rope_parameters"))
@@ -360,7 +360,7 @@ def make_family(name, spec):
     record(out, "lora.", load_adapted, packed, steps)
     out = {k: v.detach().to(torch.float32 if v.is_floating_point() else torch.int32).contiguous()
            for k, v in sorted(out.items())}
-    # one key: safetensors writes several in random order
+    # one key only: safetensors writes several in random order
     save_file(out, os.path.join(folder, "expected.safetensors"), metadata=dict(
         conventions="labels[b][t] is the token to predict at position t (already shifted), -100 is ignored; "
                     "position t of row b attends to doc_start[b][t] .. t"))

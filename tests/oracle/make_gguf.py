@@ -24,7 +24,7 @@ from safetensors.numpy import load_file, save_file
 
 import check_gguf
 
-# Settings of fixtures that the format can't say, and those in their place: tests/cli/export.t does the same.
+# Settings that the format can't express, and their replacements: tests/cli/export.t uses the same.
 FITTED = {"gemma2": ('"query_pre_attn_scalar": 12', '"query_pre_attn_scalar": 8'),
           "gemma3": ('"query_pre_attn_scalar": 12', '"query_pre_attn_scalar": 8')}
 FIXTURES = os.path.join(os.path.dirname(__file__), "../fixtures")

@@ -34,7 +34,7 @@ LOADED = ("gpt2", "phi3", "qwen3")
 
 
 def draw_prompts():
-    """1 to LONGEST tokens; each third one begins as one of two others do, for 17 tokens or more."""
+    """Prompts of 1 to LONGEST tokens; every third one begins like one of two others, for 17 tokens or more."""
     rng = torch.Generator().manual_seed(5)
     shared = torch.randint(3, V, (2, LONGEST), generator=rng)
     prompts = []
@@ -49,7 +49,7 @@ def draw_prompts():
 
 
 def greedy(logits_of, prompts):
-    """texts, margins, logprobs (prompts, TOKENS)."""
+    """texts, margins, logprobs, each (prompts, TOKENS)."""
     lens = torch.tensor([len(p) for p in prompts])
     rows = torch.zeros(len(prompts), REACH, dtype=torch.long)
     for row, prompt in zip(rows, prompts):
@@ -68,7 +68,7 @@ def greedy(logits_of, prompts):
 
 
 def packed(model):
-    """Logits of whole rows, each a document."""
+    """Logits of whole rows, each row one document."""
     def logits_of(rows):
         zeros = torch.zeros_like(rows)
         return forward(model, dict(ids=rows, doc_start=zeros, position_ids=zeros + torch.arange(rows.shape[1])))
@@ -104,7 +104,7 @@ def halves(codes, high_first):
 
 
 def of_nf4(tensors, name):
-    """bitsandbytes: 16 numbers, a scale for 64; perhaps the scales as codes, with scales for 256 and an offset."""
+    """bitsandbytes' NF4: 16 values, a scale for 64 elements; the scales may be codes, with scales for 256 and an offset."""
     part = {n[len(name) + 1:]: t for n, t in tensors.items() if n.startswith(name + ".")}
     state = json.loads(bytes(next(t for n, t in part.items() if n.startswith("quant_state")).tolist()))
     scales = part["absmax"]
@@ -116,14 +116,14 @@ def of_nf4(tensors, name):
 
 
 def of_fp8(tensors, name):
-    """Tiles of 128 x 128."""
+    """FP8 in tiles of 128 x 128."""
     codes, scales = tensors[name].double(), tensors[name + "_scale_inv"].double()
     rows, cols = codes.shape
     return codes * scales.repeat_interleave(128, 0)[:rows].repeat_interleave(128, 1)[:, :cols]
 
 
 def of_nvfp4(tensors, name):
-    """A scale for 16, and one of the whole."""
+    """NVFP4: a scale for 16 elements, and one for the whole tensor."""
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], dtype=torch.float64)
     rows = len(tensors[name])
     codes = values[halves(tensors[name].flatten(), False)].reshape(rows, -1, 16)
@@ -158,7 +158,7 @@ def by_tiles(w):
 
 
 def by_blocks(w):
-    """nf4: 16 quantiles, a scale for 64 numbers; scales less their mean as codes, with a scale for 256."""
+    """nf4: 16 quantiles, a scale for 64 elements; the scales minus their mean as codes, with a scale for 256."""
     values = torch.tensor([-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
                            -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
                            0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0], dtype=torch.float64)
@@ -175,7 +175,7 @@ def by_blocks(w):
     codes = nearest(parts / scale.clamp(min=1e-30)[:, None], values)
     rest = blocks(scale - scale.mean(), 256)
     nested = rest.abs().amax(1, keepdim=True)
-    steps = torch.floor((rest / nested + 1) / 2 * 65535 + 0.5) * 2 / 65535 - 1  # where bitsandbytes looks for the nearest
+    steps = torch.floor((rest / nested + 1) / 2 * 65535 + 0.5) * 2 / 65535 - 1  # bitsandbytes looks for the nearest value here
     scale = (nearest(steps, dynamic) * nested).flatten()[:len(scale)] + scale.mean()
     return (codes * scale[:, None]).flatten()[:w.numel()].reshape(w.shape)
 

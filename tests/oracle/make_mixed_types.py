@@ -44,7 +44,7 @@ def autocast(is_truth):
 
 
 def gradients(model, batch, is_truth):
-    """As make_families.gradients; the loss is of fp32 logits, as transformers' own."""
+    """As make_families.gradients, but the loss is computed from fp32 logits, as in transformers."""
     model.zero_grad(set_to_none=True)
     with autocast(is_truth):
         logits = forward(model, batch)
@@ -55,7 +55,7 @@ def gradients(model, batch, is_truth):
 
 
 def record(out, prefix, folder, batch, steps, is_truth):
-    make_families.gradients = lambda model, b: gradients(model, b, is_truth)  # what its train() calls
+    make_families.gradients = lambda model, b: gradients(model, b, is_truth)  # its train() calls this
     loss, grads, _, _ = gradients(load(folder, is_truth), batch, is_truth)
     model = load(folder, is_truth)
     losses, _, _ = make_families.train(model, steps)
@@ -65,7 +65,7 @@ def record(out, prefix, folder, batch, steps, is_truth):
 
 
 def distance(out, family, what):
-    """Of PEFT from the truth, in the L2 norm over all tensors of a kind."""
+    """Distance of PEFT's result from the truth, in the L2 norm over all tensors of a kind."""
     names = [n for n in out if n.startswith(family + ".truth." + what)]
     truth = torch.cat([out[n].double().flatten() for n in names])
     return float((torch.cat([out[n.replace(".truth.", ".peft.")].double().flatten() for n in names]) - truth).norm() / truth.norm())

@@ -37,7 +37,7 @@ def cases():
     yield "large", normal(8, 64) * 1e36
     yield "small", normal(7, 62) * 1e-38
     yield "mixed", normal(8, 64) * 10 ** torch.linspace(-44, 36, 8)[:, None]
-    halves = torch.arange(-64, 64).repeat(2, 1) / 64.0  # even steps, some on the middle of two values
+    halves = torch.arange(-64, 64).repeat(2, 1) / 64.0  # even steps; some values are halfway between two values of the format
     code = bnb.get_4bit_type("nf4", device="cpu")
     halves[1, 1:16] = (code[1:] + code[:-1]) / 2
     yield "ties", halves

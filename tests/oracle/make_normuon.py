@@ -24,7 +24,7 @@ MOMENTUM, BETA2, EPS, LR, DECAY, MAX_NORM = 0.95, 0.95, 1e-10, 0.02, 0.1, 1.0
 
 
 def numbers(turn, rows, columns):
-    """The same as tests/passes/test_normuon.c: whole 64ths in [-2, 2), which bf16 holds; of turn 0 the weights."""
+    """As in tests/passes/test_normuon.c: multiples of 1/64 in [-2, 2), which bf16 can hold; turn 0 gives the weights."""
     index = numpy.arange(rows * columns, dtype=numpy.uint32)
     h = index * numpy.uint32(0x9E3779B1) + numpy.uint32((turn * 1000 + rows) * 0x85EBCA77 & 0xFFFFFFFF)
     for shift, factor in ((15, 0x2C1B3C6D), (12, 0x297A2D39), (15, 1)):

@@ -24,7 +24,7 @@ rng = np.random.default_rng(4)
 
 
 def nvfp4(x, transposed=False, two_d=False, four_six=False, hadamard=False):
-    """Codes, scales, the tensor's number and what they stand for."""
+    """Codes, scales, the tensor's scale and the decoded values."""
     x = x.T if transposed else x
     blocks = x.reshape(x.shape[0], -1, 16).astype(F32)
     if hadamard:
@@ -64,7 +64,7 @@ def cases():
     zeros[1], zeros[2, :16], zeros[3, ::2] = 0, -0.0, -0.0
     yield "zeros", zeros, {}
     yield "all_zero", np.zeros((2, 32), F32), {}
-    ties = (np.arange(-48, 48, dtype=F32) / 8).reshape(1, 96).repeat(2, 0)  # scales of 1, global 1
+    ties = (np.arange(-48, 48, dtype=F32) / 8).reshape(1, 96).repeat(2, 0)  # block scales of 1, tensor scale 1
     ties[:, ::16], ties[1, 0] = 6, 2688
     yield "ties", ties, {}
     yield "squares", normal(32, 48), dict(two_d=True)
@@ -72,7 +72,7 @@ def cases():
     yield "four_six", normal(9, 80) * np.exp(normal(9, 1)), dict(four_six=True)
     yield "squares_four_six", normal(48, 32), dict(two_d=True, four_six=True)
     yield "transposed", normal(32, 21), dict(transposed=True)
-    exact = np.rint(normal(32, 48) * 32).astype(F32) / 32  # sums in any order are the same
+    exact = np.rint(normal(32, 48) * 32).astype(F32) / 32  # sums are exact in any order
     yield "hadamard", exact, dict(hadamard=True)
     yield "hadamard_t", exact, dict(hadamard=True, transposed=True)
 

@@ -25,7 +25,7 @@ E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
 
 
 def rand(*dims, std=1.0, mean=0.0):
-    """Normal numbers that F32 holds, as fp64."""
+    """Normally distributed numbers that F32 can hold, as fp64."""
     return (mean + std * torch.randn(*dims, generator=rng)).float().double()
 
 
@@ -62,7 +62,7 @@ def grads(fn, inputs, upstream):
 
 
 def f32(x):
-    """What a forward op would have stored."""
+    """The value as a forward op would have stored it."""
     return x.detach().float().double()
 
 
@@ -84,7 +84,7 @@ def rope_table(length, dim, theta, frequencies=None, scale=1.0):
 
 
 def rope(x, table, positions):
-    """x (B,T,H,D): pairs (i, i + D/2) turn."""
+    """x (B,T,H,D): pairs (i, i + D/2) are rotated."""
     half = x.shape[-1] // 2
     cos, sin = table[positions][:, :, None, :half], table[positions][:, :, None, half:]
     a, b = x[..., :half], x[..., half:]
@@ -92,7 +92,7 @@ def rope(x, table, positions):
 
 
 def scores(q, k, doc_start, window=0, softcap=0.0):
-    """q (B,T,H,D), k (B,T,G,D) -> (B,H,T,T), -inf where t must not see. The window as transformers' sliding_window has it."""
+    """q (B,T,H,D), k (B,T,G,D) -> (B,H,T,T), -inf where token t must not see. The window is transformers' sliding_window."""
     b, t, h, d = q.shape
     k = k.repeat_interleave(h // k.shape[2], dim=2)
     s = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(d)
@@ -106,7 +106,8 @@ def scores(q, k, doc_start, window=0, softcap=0.0):
 
 
 def full_scores(q, k, doc_start, window=0, softcap=0.0, bias=None, bidirectional=False):
-    """As scores; bias (R,H): of distances 0, 1, .., bidirectional of -(R // 2) to R // 2; the ends are of all beyond."""
+    """As scores; bias (R,H) is by distance: 0, 1, ..; bidirectional: -(R // 2) to R // 2. The last entries also hold for larger distances.
+    """
     b, t, h, d = q.shape
     s = torch.einsum("bthd,bshd->bhts", q, k.repeat_interleave(h // k.shape[2], dim=2)) / math.sqrt(d)
     if softcap:
@@ -123,7 +124,7 @@ def full_scores(q, k, doc_start, window=0, softcap=0.0, bias=None, bidirectional
 
 
 def full_attention(q, k, v, doc_start, sinks=None, **how):
-    """-> o (B,T,H,E), lse (B,H,T): a sink is a column of the softmax that is dropped behind it, as gpt-oss has it."""
+    """-> o (B,T,H,E), lse (B,H,T). As in gpt-oss, a sink is a column of the softmax that is dropped afterwards."""
     s = full_scores(q, k, doc_start, **how)
     if sinks is not None:
         s = torch.cat((s, sinks[None, :, None, None].expand(*s.shape[:3], 1)), -1)
@@ -282,7 +283,9 @@ def make_attention():
 
 
 def in_pages(x, size):
-    """Rows (B,L,G,D) of a cache as pages (N,size,G,D), which rows take in turns from the last one down, and their table; page 0 is nobody's."""
+    """Rows (B,L,G,D) of a cache as pages (N,size,G,D) and their table. Rows alternate in taking pages, from the last page down; page 0 is
+    unused.
+    """
     b, count = x.shape[0], x.shape[1] // size
     pages = torch.full((1 + b * count, size, *x.shape[2:]), 3.0, dtype=x.dtype)
     table = torch.tensor([[b * count - i * b - row for i in range(count)] for row in range(b)], dtype=torch.int32)
@@ -293,7 +296,7 @@ def in_pages(x, size):
 
 
 def make_cached_attention():
-    """The cache holds noise from the position on, which must not be read."""
+    """From the position on, the cache holds noise, which must not be read."""
     b, length, h, g, d = 2, 9, 4, 2, 4
     for case, position, t in (("prefill", 0, 5), ("decode", 7, 1), ("append", 4, 3), ("last", 8, 1)):
         total = position + t
@@ -314,7 +317,7 @@ def make_cached_attention():
 
 
 def make_local_attention():
-    """A window, a cap of the scores, both; a cache longer than the window."""
+    """A window, a cap on the scores, both; a cache longer than the window."""
     for case, rows, how in (("window", [[4, 1, 6], [11]], dict(window=3)), ("softcap", [[9]], dict(softcap=0.8)),
                             ("window_softcap", [[20, 1, 45]], dict(window=17, softcap=2.0))):
         b, t, h, g, d = len(rows), sum(rows[0]), 4, 2, 4
@@ -340,7 +343,7 @@ def make_local_attention():
 
 
 def make_full_attention():
-    """Sinks, biases by distance, keys on both sides, values of another size, alone and together, also over a cache."""
+    """Sinks, biases by distance, keys on both sides, values of another size: alone and together, also with a cache."""
     for case, sinks, rows, bidirectional, e, how in (
             ("sinks", True, 0, False, 4, {}), ("sinks_window", True, 0, False, 4, dict(window=5)), ("bias", False, 6, False, 4, {}),
             ("bias_softcap", False, 20, False, 4, dict(softcap=0.9)), ("bidirectional", False, 0, True, 4, {}),
@@ -379,7 +382,7 @@ def make_full_attention():
 
 
 def make_distances():
-    """Slopes as BLOOM's build_alibi_tensor has them, buckets as T5's _relative_position_bucket."""
+    """Slopes as in BLOOM's build_alibi_tensor, buckets as in T5's _relative_position_bucket."""
     for n in (8, 13):
         power = 2 ** math.floor(math.log2(n))
         slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)] + [2 ** (-4 * (2 * i + 1) / power) for i in range(n - power)]
@@ -434,7 +437,9 @@ def make_later():
 
 
 def make_parts():
-    """What shipped models do not apply: neighbours that turn, norms without weights or of w + 1, relu, products, some columns, vectors of one number."""
+    """Features that no shipped model uses: rotated neighbours, norms without weights or with w + 1, relu, products, some columns, vectors
+    of one number.
+    """
     positions, table, x, dy = positions_of([[5, 1, 3], [9]]), f32(rope_table(12, 4, 1e4)), rand(2, 9, 3, 10), rand(2, 9, 3, 10)
 
     def turned(x):
@@ -469,7 +474,7 @@ def make_parts():
 
 
 def make_rows():
-    """Some rows of (B,T) and back: what runs in chunks of rows is made of."""
+    """Takes some rows of (B,T) and puts them back: the basis of computing in chunks of rows."""
     x, dy, acc = rand(2, 5, 3), rand(1, 4, 3), rand(2, 5, 3)
 
     def rows(x):
@@ -481,7 +486,7 @@ def make_rows():
 
 
 def make_general():
-    """What objectives are written with: broadcasting, functions of a number, sums over a dim, softmax, picked columns, masks."""
+    """Ops for objectives: broadcasting, functions of a number, sums over a dim, softmax, picked columns, masks."""
     pairs = dict(sub=torch.sub, mul=torch.mul, div=torch.div, minimum=torch.minimum, maximum=torch.maximum, add=torch.add,
                  ge=torch.ge, gt=torch.gt, eq=torch.eq)
     for op, fn in pairs.items():
@@ -515,7 +520,7 @@ def make_general():
         add("mean", case, [x], [x.mean(dim, keepdim=True)], dim=dim)
         ties = x.round()
         most, ids = ties.max(dim, keepdim=True)
-        ids = (ties == most).to(torch.int64).argmax(dim, keepdim=True)   # the first
+        ids = (ties == most).to(torch.int64).argmax(dim, keepdim=True)   # index of the first largest
         add("max", case, [ties], [most, ids.to(torch.int32)], dim=dim)
         add("pick_bwd", case, [most, ids.to(torch.int32)], [torch.zeros_like(x).scatter(dim, ids, most)], dim=dim, size=x.shape[dim])
         add("expand", case, [most], [most.expand(x.shape)], dim=dim, size=x.shape[dim])
@@ -542,7 +547,7 @@ def make_general():
 
 
 def make_moves():
-    """Concat, slice and pad along each dim, the largest of each row, rows by ids, whole numbers."""
+    """Concat, slice and pad along each dim, the largest of each row, rows by ids, integers."""
     for dim in (-1, 1, 0):
         case, x = "dim%d" % (dim % 3), rand(3, 5, 7)
         parts = [rand(*(n if d == dim % 3 else s for d, s in enumerate((3, 5, 7)))) for n in (2, 1, 4)]
@@ -571,7 +576,8 @@ def make_moves():
 
 
 def make_chain():
-    """Steps (code, dtype f32, operands, number, output): codes are places in src/ops/elementwise/chain.def, results are 8 and on."""
+    """Steps (code, dtype f32, operands, number, output): codes are rows of src/ops/elementwise/chain.def, results are numbered from 8 on.
+    """
     def steps(*rows):
         return [float(n) for code, a, b, c, number, out in rows for n in (code, 0, a, b, c, number, out)]
     x, gate, row, one = rand(3, 5, 13), rand(3, 5, 13), rand(1, 1, 13), rand(1)
@@ -660,7 +666,7 @@ def make_replace_rows():
 
 
 def make_optimizer():
-    """Segments: a matrix of 24, a gap of 8, a norm of 10 (no decay), a gap of 6. Gaps keep what they hold."""
+    """Segments: a matrix of 24, a gap of 8, a norm of 10 (no decay), a gap of 6. Gaps keep their contents."""
     e, a = 48, dict(beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
     segments = torch.tensor([[0, 24, 1, 0, 0], [32, 10, 0, 1, 0]])
     inside = torch.zeros(e, dtype=torch.bool)
@@ -768,7 +774,7 @@ def make_step_scalars():
 
 
 def make_decoding():
-    """What a decoding step reads, and what it tells the host."""
+    """The inputs of a decoding step, and its report to the host."""
     tokens, slots = torch.tensor([[7], [-1], [-1], [0]], dtype=torch.int32), torch.tensor([2, 0, -1, 1], dtype=torch.int32)
     chosen = torch.tensor([31, 32, 33], dtype=torch.int32)
     add("next_tokens", "rows", [tokens, slots, chosen], [torch.tensor([[7], [31], [0], [0]], dtype=torch.int32)])
@@ -786,7 +792,7 @@ def make_decoding():
 
 
 def make_lora_rows():
-    """Two adapters of other ranks, room for 5, and rows of the base; two members."""
+    """Two adapters with different ranks, room for 5 rows, and rows that use only the base; two members."""
     adapters, scales = torch.tensor([1, -1, 0, 1]), [0.5, 3.0, 1.0, 0.7]
     for case, members in (("one", ((7, 6),)), ("two", ((7, 6), (4, 15)))):
         y, h, b, ranks, before = rand(4, 3, 20), rand(4, 3, 10 * len(members)), rand(2 * sum(m[0] for m in members), 5), [5, 2, 0, 3], 0
@@ -806,7 +812,7 @@ def make_lora_rows():
 
 
 def make_rows_linear():
-    """Sums whole and in parts, gate and up beside each other."""
+    """Sums whole and in parts, gate and up in one matrix."""
     x, w, b = rand(3, 1, 128), rand(12, 128), rand(12)
     y = F.linear(x, w)
     add("rows_linear", "bias", [x, w, b], [y + b], parts=1, gated=False, gelu=False)
@@ -860,7 +866,7 @@ def make_copy():
 
 
 def make_cast():
-    """Ties on both sides of an even number, what rounds up to the next power and to infinity, the least numbers of both types."""
+    """Ties on both sides of an even number, values that round up to the next power or to infinity, the smallest numbers of both types."""
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x3FFFFFFF, 0x7F7FFFFF, 0x7F7F7FFF, 0x7F800000, 0x00000001, 0x00008000,
             0x00018000, 0x00800000, 0x00000000, 0x42280000]
     x = torch.tensor(bits + [b - (1 << 31) for b in bits], dtype=torch.int32).view(torch.float32).reshape(4, 7)
@@ -893,7 +899,7 @@ def make_nf4():
 
 
 def make_fp8_tiles():
-    """Tiles of 128 rows and columns, those at the edges smaller."""
+    """Tiles of 128 rows and columns; tiles at the edges are smaller."""
     for case, (n, k) in dict(tall=(130, 5), wide=(3, 259)).items():
         def spread(scale):
             return scale.repeat_interleave(128, 0)[:n].repeat_interleave(128, 1)[:, :k]
@@ -907,7 +913,7 @@ def make_fp8_tiles():
 
 
 def make_nvfp4():
-    """Every code with scales of every kind; tests/oracle/make_nvfp4.py is about how codes are made."""
+    """Every code under scales of every kind; tests/oracle/make_nvfp4.py tests how codes are made."""
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
     codes = ints(0, 16, 5, 48).to(torch.uint8)
     scale = torch.cat([torch.tensor([0, 2 ** -9, 448.0], dtype=torch.float64), rand(12).abs()]).reshape(5, 3).to(torch.float8_e4m3fn)
@@ -953,7 +959,7 @@ def make_fp8():
 
 
 def make_fp8_blocks():
-    """Scales of 1 x 128 and of 128 x 128, blocks at the edges smaller."""
+    """Scales for 1 x 128 and for 128 x 128 elements; blocks at the edges are smaller."""
     def row_scales(x):
         across = -(-x.shape[1] // 128)
         return F.pad(x, (0, across * 128 - x.shape[1])).reshape(-1, across, 128).abs().amax(2) / 448
@@ -980,7 +986,7 @@ def make_fp8_blocks():
 
 
 def make_fp4_products():
-    """Scales in tiles of 128 rows x 4 blocks, as cuBLAS 13's documentation has them ("1D block scaling factors layout")."""
+    """Scales in tiles of 128 rows x 4 blocks, as in cuBLAS 13's documentation ("1D block scaling factors layout")."""
     values = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
 
     def operand(rows, cols):
@@ -1001,7 +1007,7 @@ def make_fp4_products():
 
 
 def make_head_rows():
-    """Matrices of each format; rows that are rounded to it where matrix units multiply."""
+    """Matrices of each format, and rows that are rounded to the format as matrix units do."""
     x, w, bias, scale = rand(5, 43), rand(21, 43, std=0.3), rand(21), rand(21).abs()
     add("head_rows", "f32", [x, w, None, bias], [x @ w.t() + bias])
     for case, dtype in (("bf16", torch.bfloat16), ("f16", torch.float16)):
@@ -1014,7 +1020,7 @@ def make_head_rows():
 
 
 def make_codes():
-    """int8 with a scale for each row; products of codes."""
+    """int8 codes with a scale for each row; products with codes."""
     x, w, bias = rand(5, 43), f32(rand(21, 43) * torch.exp(rand(21, 1))), rand(21)
     scale = w.abs().amax(1) / 127
     codes = torch.round(w / scale[:, None]).to(torch.int8)
@@ -1030,7 +1036,7 @@ def make_codes():
 
 
 def fused_codes(op, x, codes, scale, w):
-    """Gate and up joined; of the norm of a sum."""
+    """Products with gate and up in one matrix, and products that read the norm of a sum."""
     k, half = x.shape[-1], w.shape[0] // 2
     norm, residual = rand(k), rand(*x.shape)
     gate, up = (x @ w.t()).split(half, dim=-1)
@@ -1041,7 +1047,7 @@ def fused_codes(op, x, codes, scale, w):
 
 
 def make_fused_codes():
-    """Products by codes with what rows_linear has besides."""
+    """Products with codes, with the other features of rows_linear."""
     x, scale = rand(3, 43), f32(rand(20).abs())
     codes = ints(-127, 128, 20, 43).to(torch.int8)
     fused_codes("int8_linear", x, codes, scale, codes.double() * scale[:, None])
@@ -1050,7 +1056,7 @@ def make_fused_codes():
 
 
 def make_turned_attention():
-    """One token a row, made ready and attended; the cache holds noise from its position on."""
+    """One token per row, rotated and attended; from its position on the cache holds noise."""
     b, length, position, h, g, d, eps = 2, 9, 7, 4, 2, 4, 1e-6
     table, positions = f32(rope_table(12, d, 1e4)), torch.arange(position + 1).expand(b, -1)
     wq, wk = rand(d, std=0.3, mean=1.0), rand(d, std=0.3, mean=1.0)
@@ -1071,7 +1077,7 @@ def make_turned_attention():
 
 
 def make_latents():
-    """Latent attention whole, as the paper has it, with a product of each head before and behind attention over latents."""
+    """Latent attention as in the paper; and as attention over latents, with a product per head before and after it."""
     b, t, position, h, n, r, e, rank = 2, 9, 6, 3, 5, 4, 7, 8
     w, latent, shared = rand(h * (n + e), rank), rand(b, t, rank), rand(b, t, 1, r)
     heads = w.view(h, n + e, rank)
@@ -1085,7 +1091,7 @@ def make_latents():
     weights = weights.masked_fill(torch.ones(t, t).triu(1).bool(), -torch.inf).softmax(-1)
     latents = torch.einsum("bhts,bsc->bthc", weights, latent)
     add("group_linear", "turned", [q[..., :n], w], [turned], size=n, turned=True)
-    add("group_linear", "plain", [latents, w], [o], begin=n)  # the two forms compute the same
+    add("group_linear", "plain", [latents, w], [o], begin=n)  # both forms compute the same
     x, all_rows = rand(4, 2, 5), rand(6, 5)
     add("group_linear", "all", [x, all_rows], [torch.einsum("ngk,grk->ngr", x, all_rows.view(2, 3, 5))])
     noise = torch.full((b, 3, 1, rank + r), 9.0, dtype=torch.float64)

@@ -58,7 +58,7 @@ def make_nf4(base, folder, ids, double, dtype):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map="cpu", attn_implementation="eager")
     weight = model.model.layers[0].self_attn.k_proj.weight
     state = weight.quant_state
-    state.dtype = torch.float32  # what the codes stand for, not rounded to the model's dtype
+    state.dtype = torch.float32  # the decoded values, not rounded to the model's dtype
     k_proj = dequantize_4bit(weight.data, state)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map="cpu", attn_implementation="eager")
     write_expected(folder, ids, losses_of(model.train(), ids), k_proj)  # without train() bitsandbytes multiplies in bf16 on some CPUs

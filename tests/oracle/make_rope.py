@@ -19,7 +19,7 @@ LONG = dict(long_factor=[1 + 0.37 * i * i for i in range(48)], short_factor=[1 +
 PHI = dict(hidden_size=3072, num_attention_heads=32, max_position_embeddings=131072, original_max_position_embeddings=4096, rope_theta=10000.0)
 YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32768)
 QWEN = dict(rope_theta=1000000.0, max_position_embeddings=131072)
-# (architecture, what config.json says, tokens of the call)
+# (architecture, keys of config.json, tokens of the call)
 CASES = [
     ("LlamaForCausalLM", dict(rope_scaling=dict(type="linear", factor=2.5)), 4096),
     ("MistralForCausalLM", dict(rope_parameters=dict(rope_type="linear", rope_theta=3e4, factor=49.0)), 100),
@@ -34,9 +34,9 @@ CASES = [
     ("Qwen3ForCausalLM", dict(head_dim=128, rope_parameters=dict(**YARN, rope_theta=1e6, mscale=0.707)), 64),
     ("Olmo2ForCausalLM", dict(rope_parameters=dict(**YARN, rope_theta=5e5, truncate=False, beta_fast=20, beta_slow=2.5)), 64),
     ("Gemma2ForCausalLM", dict(head_dim=64, rope_parameters=dict(**YARN, rope_theta=1e4, beta_fast=0, beta_slow=None)), 64),
-    ("LlamaForCausalLM", dict(head_dim=8, rope_parameters=dict(  # the ramp's ends are one pair
+    ("LlamaForCausalLM", dict(head_dim=8, rope_parameters=dict(  # both ends of the ramp are the same pair
         rope_type="yarn", rope_theta=1e4, factor=1.5, original_max_position_embeddings=40, beta_fast=8.0, beta_slow=7.0)), 64),
-    ("LlamaForCausalLM", dict(head_dim=8, rope_parameters=dict(  # or the last lies before the first
+    ("LlamaForCausalLM", dict(head_dim=8, rope_parameters=dict(  # the last end is before the first
         rope_type="yarn", rope_theta=1e4, factor=16, original_max_position_embeddings=4)), 64),
     ("Phi3ForCausalLM", dict(rope_scaling=dict(type="longrope", **LONG), **PHI), 4096),
     ("Phi3ForCausalLM", dict(rope_scaling=dict(type="su", original_max_position_embeddings=4096, **LONG), **PHI), 4097),

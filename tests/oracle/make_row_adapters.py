@@ -44,7 +44,7 @@ def write_second(family, folder):
 
 
 def with_adapters(family, folder):
-    """Logits of whole rows, of which row i has adapter i mod 3; 0: none."""
+    """Logits of whole rows; row i has adapter i mod 3; 0: none."""
     dirs = [None, os.path.join(FIXTURES, "families", family, "adapter"), folder]
     models = [load_family(os.path.join(FIXTURES, "families", family), False) for _ in dirs]
     models = [PeftModel.from_pretrained(model, d).double().eval() if d else model for model, d in zip(models, dirs)]

@@ -15,7 +15,7 @@ import numpy as np
 try:
     import torch
     import torch.nn.functional as F
-except ImportError:  # models can be made, not checked
+except ImportError:  # models can be made, but not checked
     torch = F = None
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "python"))
@@ -104,7 +104,7 @@ class Random:
 
 
 def make(seed):
-    """Parts of a model: ops before the blocks, in them, behind them; weights of the blocks and of the model."""
+    """Parts of a model: ops before, in and after the blocks; weights of the blocks and of the model."""
     rng = random.Random(seed)
     whole, body = Random(rng, [], "m"), Random(rng, ["x"], "b")
     embed = whole.weight("V", "C")
@@ -242,7 +242,9 @@ def torch_run(parts, weights, ids, labels, table=OPS, **given):
 
 
 def difference(loss, found, expected, gradients):
-    """The largest of the loss's and the gradients', each by its norm; those that are 0 but for rounding, by the largest of all."""
+    """The largest difference of loss and gradients, each relative to its norm; gradients that are 0 up to rounding relative to the largest
+    norm.
+    """
     most = max((float(w.grad.norm()) for w in expected.values() if w.grad is not None), default=1.0)
     worst = [(abs(found - float(loss.detach())), "loss")]
     for name, weight in expected.items():
@@ -256,7 +258,7 @@ def to_torch(trainer):
 
 
 def check_text(trainer, parts, weights, ids):
-    """Log-probabilities, and the likeliest tokens behind a prompt, unless two are nearly as likely."""
+    """Compares log-probabilities, and the likeliest tokens after a prompt, unless two are nearly as likely."""
     logits = torch_run(parts, weights, ids[:, :-1], ids[:, 1:])["logits"].detach()
     expected = torch.log_softmax(logits, -1).gather(-1, torch.tensor(ids[:, 1:]).long()[..., None])[..., 0].numpy()
     worst = float(np.abs(trainer.logprobs(ids[:, :-1], ids[:, 1:]).reshape(expected.shape) - expected).max())
@@ -316,7 +318,7 @@ def main():
             try:
                 error, what = check(seed, folder, dict(a.split("=", 1) for a in sys.argv[3:]))
             except Exception as problem:
-                if "matches no linear layer" in str(problem):  # none leads to the loss
+                if "matches no linear layer" in str(problem):  # no linear layer leads to the loss
                     continue
                 error, what = float("nan"), str(problem)
         if not error <= LIMIT:

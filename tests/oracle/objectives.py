@@ -18,7 +18,7 @@ from surogate.dsl.render import to_json
 try:
     import torch
     import torch.nn.functional as F
-except ImportError:  # only what writes the fixture needs it
+except ImportError:  # needed only to write the fixture
     torch = F = None
 
 LIMIT = 1e-5
@@ -27,12 +27,12 @@ TINY = "examples/dsl/tiny.py"
 NAMES = {"z_loss": "ZLoss", "label_smoothing": "LabelSmoothing", "forward_kl": "ForwardKL", "token_weights": "TokenWeights", "top_k_kl": "TopKKL"}
 MTP = dict(architectures=["LlamaMTPForCausalLM"], vocab_size=V, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
            num_key_value_heads=2, head_dim=4, rms_norm_eps=EPS, rope_theta=10000.0, max_position_embeddings=1024, num_nextn_predict_layers=1)
-# Tokens of a row (two rows a micro-batch), and settings that compute the same.
+# Tokens of a row (two rows per micro-batch), and settings with which the result is the same.
 CASES = [(20, {}), (20, {"fusion": "none"}), (20, {"recompute_block": True}), (1024, {}), (1024, {"head_chunks": 2})]
 
 
 def written(path, name, folder):
-    """The IR of a class of a file, written to the folder."""
+    """Writes the IR of a class of a file to the folder."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -42,7 +42,7 @@ def written(path, name, folder):
 
 
 def batch(micro, seq):
-    """Ids, labels of which some aren't trained, and documents of two rows."""
+    """Ids, labels (some aren't trained) and documents of two rows."""
     place = np.arange(2 * seq, dtype=np.int64).reshape(2, seq) + 7919 * micro
     ids, labels = place * place % 89 % V, (place * 31 + 5) % 83 % V
     labels[place % 5 == 0] = -100
@@ -50,16 +50,16 @@ def batch(micro, seq):
 
 
 def own_inputs(objective, micro, seq):
-    """What the objective reads besides."""
+    """The further inputs of the objective."""
     place = np.arange(2 * seq, dtype=np.int64).reshape(2, seq) + 7919 * micro
     if objective == "token_weights":
         return {"weight": (place * 17 % 13 / 8).astype(np.float32)}
     if objective == "top_k_kl":
-        ids = (place[..., None] * 5 + 11 * np.arange(8)) % V  # of a row's each token 8 different ones
+        ids = (place[..., None] * 5 + 11 * np.arange(8)) % V  # 8 different ids for each token of a row
         logprobs = -(ids * 37 % 19) / 5
         ids[place % 7 == 0] = -100
-        ids[place % 4 == 1, 5:] = -100  # fewer than K
-        return {"top_ids": ids.astype(np.int32), "top_logprobs": np.where(ids < 0, 0, logprobs).astype(np.float32)}  # as padding has it
+        ids[place % 4 == 1, 5:] = -100  # fewer than K ids
+        return {"top_ids": ids.astype(np.int32), "top_logprobs": np.where(ids < 0, 0, logprobs).astype(np.float32)}  # as in padding
     return None
 
 
@@ -78,7 +78,7 @@ def make_folder(folder, width):
 
 
 def stepped(trainer, seq, count, objective=""):
-    """The weights after some steps, so that no logits are near 0."""
+    """The trainer after some steps, so that no logits are near 0."""
     for step in range(count):
         for micro in range(2):
             trainer.step(*batch(2 * step + micro, seq), inputs=own_inputs(objective, 2 * step + micro, seq))
@@ -109,7 +109,7 @@ def trained(objective, seq, settings, folder):
 
 
 def trained_mtp(settings, folder):
-    """The same of the model of examples/dsl/mtp.py, over rows of several documents, and its two terms."""
+    """The same for the model of examples/dsl/mtp.py, with rows of several documents; and its two loss terms."""
     seq, ir = 24, written("examples/dsl/mtp.py", "LlamaMTP", folder)
     Path(folder, "own").mkdir()
     Path(folder, "own/config.json").write_text(json.dumps(MTP))
@@ -134,7 +134,7 @@ def rms(x, weight):
 
 
 def llama_block(weights, name, x, segment):
-    """Llama's block, of heads of 4 and groups of 2."""
+    """Llama's block, with heads of 4 elements and groups of 2."""
     w = lambda n: weights[f"{name}.{n}.weight"]  # noqa: E731
     rows, seq, _ = x.shape
     begins = torch.tensor([[max([c for c in range(t + 1) if c == 0 or row[c] != row[c - 1]]) for t in range(seq)] for row in segment.tolist()])
@@ -187,7 +187,7 @@ def logits_of(weights, ids):
 
 
 def losses_of(objective, logits, labels, taught, own):
-    """Of each trained token."""
+    """The loss of each trained token."""
     at = labels != -100
     log_p = logits.log_softmax(-1)[at]
     cross = -log_p.gather(1, labels[at][:, None])[:, 0]

@@ -15,8 +15,11 @@ IGNORE = -100
 
 
 def yarn_frequencies(rope, inv):
-    """Peng et al. 2023: pairs that turn more than beta_fast times within the original length are kept, those that turn less than beta_slow
-    times are slowed by the factor, between them a ramp over the pairs."""
+    """Peng et al. 2023.
+
+    Pairs that turn more than beta_fast times within the original length keep their frequency; those that turn less than beta_slow times are
+    slowed by the factor; between them is a ramp over the pairs.
+    """
     pairs, length, base = len(inv), rope["original_max_position_embeddings"], rope["rope_theta"]
 
     def place(turns):
@@ -31,7 +34,7 @@ def yarn_frequencies(rope, inv):
 
 
 def rotary_scale(config, rope):
-    """What cosines and sines are multiplied by."""
+    """The factor of cosines and sines."""
     if rope["rope_type"] not in ("yarn", "longrope"):
         return 1.0
     if rope.get("attention_factor") is not None:
@@ -46,7 +49,7 @@ def rotary_scale(config, rope):
 
 
 def inverse_frequencies(config, layer_type=None, reach=0):
-    """Rotary inverse frequencies, of half the elements that turn, in fp64. reach: tokens of a row, by which longrope chooses."""
+    """Rotary inverse frequencies, for half of the rotated elements, in fp64. reach: tokens of a row, by which longrope chooses."""
     rope = config.rope_parameters[layer_type] if layer_type else config.rope_parameters
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     dim = int(dim * rope.get("partial_rotary_factor", 1.0))
@@ -69,7 +72,7 @@ def inverse_frequencies(config, layer_type=None, reach=0):
 
 
 def exact_attention(module, query, key, value, attention_mask, scaling, softcap=None, **_):
-    """Eager attention that stays in the dtype it is given."""
+    """Eager attention that computes in the dtype of its inputs."""
     key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], dim=1) for x in (key, value))
     scores = query @ key.transpose(2, 3) * scaling
     if softcap:
@@ -83,19 +86,19 @@ AttentionMaskInterface.register("exact", eager_mask)
 
 
 def implementation(config):
-    """Of attention, to load a model with; sdpa has no cap of the scores."""
+    """The attention implementation to load a model with; sdpa has no cap on the scores."""
     return "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
 
 
 def exact_norm(module):
-    """Gemma's have weights around 0."""
+    """The norm in fp64; Gemma's weights are around 0."""
     eps = getattr(module, "variance_epsilon", None) or module.eps
     offset = 1.0 if type(module).__name__.startswith("Gemma") else 0.0
     return lambda x: (offset + module.weight) * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))
 
 
 def exact_rotary(module, theirs, reach):
-    """theirs: its frequencies, by the name of their buffer."""
+    """theirs: transformers' frequencies, by the name of their buffer."""
     kinds = module.layer_types if isinstance(getattr(module, "layer_types", None), list) else [None]
     inv = {kind: inverse_frequencies(module.config, kind, reach) for kind in kinds}
     scale = 1.0
@@ -114,7 +117,7 @@ def exact_rotary(module, theirs, reach):
 
 
 def exact(model, reach=0):
-    """Turns a freshly loaded model into its fp64 self for rows of `reach` tokens, in place. Checks the frequencies against its own."""
+    """Makes a freshly loaded model compute in fp64, for rows of `reach` tokens, in place. Checks the frequencies against its own."""
     theirs = {n: b.double() for n, b in model.named_buffers()}
     model.double()
     if implementation(model.config) == "eager":
@@ -131,14 +134,14 @@ def exact(model, reach=0):
 
 
 def document_mask(doc_start, window=None):
-    """doc_start [B, T] -> bool [B, 1, T, T]: query t sees keys doc_start[t] .. t, of these the last `window`."""
+    """doc_start [B, T] -> bool [B, 1, T, T]: query t sees keys doc_start[t] .. t, and of these the last `window`."""
     t = torch.arange(doc_start.shape[1])
     seen = (t[None, None, :] <= t[None, :, None]) & (t[None, None, :] >= doc_start[:, :, None])
     return (seen & (t[None, None, :] > t[None, :, None] - (window or len(t))))[:, None]
 
 
 def document_masks(config, doc_start, dtype):
-    """What a model takes: one mask, or one for each kind of layer."""
+    """The masks that a model takes: one, or one for each kind of layer."""
     def mask(window):
         seen = document_mask(doc_start, window)
         return torch.zeros(seen.shape, dtype=dtype).masked_fill(~seen, -torch.inf)

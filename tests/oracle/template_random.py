@@ -64,7 +64,7 @@ ENV = environment()
 
 
 def render(template, context):
-    """The text, or None and the reason."""
+    """The text; or None and the reason."""
     base = {"messages": None, "tools": None, "documents": None, "add_generation_prompt": False}
     try:
         text = ENV.from_string(template).render(**{**base, **copy.deepcopy(context)})
@@ -83,13 +83,13 @@ def run_driver(driver, cases):
     return results
 
 
-# What we refuse on purpose: integers beyond 64 bits, object addresses and sizes in texts, Python's float("1e400")...
+# Refusals on purpose: integers beyond 64 bits, object addresses and sizes in texts, Python's float("1e400")...
 OURS = ("does not fit 64 bits", "has no text", "not supported", "grows beyond", "more than", "complex", "too large", "fit 64",
         "can't be sliced", "format: no argument")
 
 
 def fails_when_folded(reason):
-    """Jinja computes constant expressions ahead and lets these errors out even where the template never comes by."""
+    """Whether Jinja raises the error while folding constants: then it occurs even if the template never reaches the expression."""
     return any(part in reason for part in ("unhashable type", "object' has no attribute", "object has no element"))
 
 
@@ -114,7 +114,7 @@ def compare(driver, cases, show=20):
 
 
 class Generator:
-    """Random templates over CONTEXT. Names, filters and methods are drawn from what chat templates use and more."""
+    """Random templates over CONTEXT. Names, filters and methods include those that chat templates use, and others."""
     context = CONTEXT
     names = list(k for k in CONTEXT if k.isidentifier()) + ["x", "y", "zz", "loop"]
     filters = ["upper", "lower", "title", "capitalize", "trim", "length", "first", "last", "list", "join", "join(', ')", "sort", "reverse",
@@ -270,7 +270,7 @@ def compare_files(driver, paths, count, seed):
 
 
 def family_cases(name, template, tries=200, longest=1800):
-    """Long texts with tools and without, and an error."""
+    """Long texts, with and without tools, and an error."""
     talks, found = Talks(name), {}
     for _ in range(tries):
         context = talks.context()
@@ -299,7 +299,7 @@ def write_families(path):
 
 
 def write_corpus(driver, folder):
-    """Twelve snippets that render are one seed; each error, refusal and family is one of its own."""
+    """Twelve snippets that render make one seed; each error and refusal is a seed of its own."""
     ours = run_driver(driver, [(t, CONTEXT) for t in snippets()])
     good = [t for t, result in zip(snippets(), ours) if "text" in result]
     bad = [t for t, result in zip(snippets(), ours) if "text" not in result]

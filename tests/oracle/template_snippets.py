@@ -437,7 +437,7 @@ _STATEMENTS += [
     "{{ strftime_now('%z|%Z|%f|%%f|%#Z|%Y') }}", "{{ strftime_now() }}",
 ]
 
-# Not the same everywhere, or refused on purpose: for the fuzzer only; with variables of their own where it is a pair.
+# Results that differ between systems, or refusals on purpose: only for the fuzzer; a pair also has its own variables.
 CORPUS_ONLY = [("{{ big is integer }}{{ zero }}{{ big }}", {"big": 18446744073709551615, "zero": -0.0}), "{{ strftime_now('%Y-%m-%d %c') }}", "{{ strftime_now(5) }}", "{{ strftime_now('%9999Y') }}{{ strftime_now('%9999Y%9999Y') }}", "{{ d.get }}", "{{ strftime_now('%Y\\0') }}", "{{ s.encode() }}", "{{ n.hex() }}", "{{ d.keys() - d.keys() }}", "{{ '&euro;'|striptags }}", "{% for i in range(99999) %}{% for j in range(999) %}{% endfor %}{% endfor %}", "{{ 'x' * 99999999 }}",
                "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}{{ ns == ns }}", "{{ '\\N{DASH}' }}", "{{ '(' * 9 }}{{ '%999999999d' % 1 }}",
                "{% set ns = namespace(l=[]) %}{% for i in range(2000) %}{% set ns.l = [ns.l] %}{% endfor %}{{ ns.l|tojson }}", "{{ " + "(" * 300, "{% if 1 %}" * 300, "{{ 1" + "+1" * 300 + " }}", "\xff"]
@@ -454,7 +454,7 @@ def snippets():
 
 
 def _split(line, separator):
-    """At separators outside of quotes."""
+    """Splits at separators outside of quotes."""
     parts, quote, part, i = [], None, "", 0
     while i < len(line):
         c = line[i]

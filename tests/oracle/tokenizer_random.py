@@ -88,7 +88,7 @@ def ours(driver, folder, texts):
 
 
 def made_files(shared):
-    """Tokenizers with other components, on the vocabularies of the real ones."""
+    """Tokenizers with other components, with the vocabularies of the real ones."""
 
     def read(name):
         with open(f"{shared}/data/tokenizers/{name}/tokenizer.json") as file:
@@ -150,7 +150,7 @@ def made_files(shared):
             50257, {"content": "<mask>", "lstrip": True, "special": True}, {"content": "<sep>", "rstrip": True, "special": True},
             {"content": "foo_", "single_word": True}, {"content": "FOO", "normalized": True},
             {"content": "<se", "lstrip": True, "rstrip": True}, {"content": "[[12]]", "normalized": True, "single_word": True},
-            {"content": "the", "single_word": True})),  # in the vocabulary: it keeps that id
+            {"content": "the", "single_word": True})),  # exists in the vocabulary: it keeps its id
         "made: Metaspace": variant(phi3, normalizer=None, pre_tokenizer=metaspace),
         "made: Metaspace whole": variant(phi3, normalizer=None, pre_tokenizer=dict(metaspace, split=False, prepend_scheme="always")),
         "made: Metaspace never": variant(phi3, normalizer=None, pre_tokenizer=sequence(

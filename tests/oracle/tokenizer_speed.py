@@ -18,7 +18,7 @@ PART = 4096
 
 
 def peer_speed(folder, parts, size):
-    """MB/s of the peer in a process of its own: its threads are fixed when it starts."""
+    """MB/s of the peer, measured in a separate process: its number of threads is fixed when it starts."""
     code = (
         "import sys, time, pickle\nfrom tokenizers import Tokenizer\n"
         "t = Tokenizer.from_file(sys.argv[1] + '/tokenizer.json')\nparts = pickle.load(open(sys.argv[2], 'rb'))\n"

@@ -41,13 +41,13 @@ def prompts():
 
 
 def probe(values):
-    """Two numbers that a gradient is known by: its norm, and its product with a wave."""
+    """Two numbers that identify a gradient: its norm, and its product with a wave."""
     values = np.asarray(values, np.float64).ravel()
     return [float(np.sqrt((values**2).sum())), float((values * np.cos(np.arange(values.size))).sum())]
 
 
 def write_model(folder):
-    """config.json, and the weights in fp32."""
+    """Writes config.json and the weights in fp32."""
     os.makedirs(folder, exist_ok=True)
     header, at, tensors = {}, 0, weights()
     for name, values in tensors.items():
@@ -122,7 +122,7 @@ def reference():
 
 
 def errors(told, folder, **settings):
-    """How far Surogate's numbers are from those told. Where `settings` accumulate, a micro-batch is a part of a batch's rows."""
+    """Differences of Surogate's numbers from the recorded ones. If `settings` accumulate, a micro-batch has a part of a batch's rows."""
     from surogate import Trainer
 
     ids = batches()
@@ -148,7 +148,7 @@ def errors(told, folder, **settings):
 
 
 def text_errors(told, folder):
-    """Of texts that are made token by token, with a KV cache: how many differ, and how far their log-probabilities are off."""
+    """For texts generated token by token with a KV cache: how many differ, and how far their log-probabilities are off."""
     from surogate import Model
 
     with Model(folder, device="cpu") as model:

@@ -14,8 +14,8 @@ from surogate import Model, Trainer
 FIXTURES = Path("tests/fixtures/architectures")
 WAYS = ("examples/dsl", "python/surogate/models")
 LIMIT = 1e-5
-SCALE = 2  # of matrices, as tests/oracle/make_greedy.py has it
-OTHER_UPDATES = ("relative_attention_bias.weight", "q_norm.weight", "k_norm.weight")  # of two dims, and yet no matrices of linear layers
+SCALE = 2  # factor of matrices, as in tests/oracle/make_greedy.py
+OTHER_UPDATES = ("relative_attention_bias.weight", "q_norm.weight", "k_norm.weight")  # 2-D, but not linear layers' matrices
 POLAR_EXPRESS = ((8.156554524902461, -22.48329292557795, 15.878769915207462), (4.042929935166739, -2.808917465908714, 0.5000178451051316),
                  (3.8916678022926607, -2.772484153217685, 0.5060648178503393), (3.285753657755655, -2.3681294933425376, 0.46449024233003106),
                  (2.3465413258596377, -1.7097828382687081, 0.42323551169305323))
@@ -27,18 +27,18 @@ def error(ours, reference):
 
 
 def probe(values):
-    """As tests/oracle/architectures.py has it."""
+    """As in tests/oracle/architectures.py."""
     values = np.asarray(values, np.float64).ravel()
     return [float(np.sqrt((values**2).sum())), float((values * np.cos(np.arange(values.size))).sum())]
 
 
 def gradient_error(trainer, expected):
-    """The largest difference of a gradient's two numbers, by its norm. Those of keys' biases are 0 but for rounding."""
+    """The largest difference of a gradient's two numbers, relative to its norm. Gradients of key biases are 0 up to rounding."""
     return max(max(abs(a - b) for a, b in zip(probe(trainer.gradients(n)), e)) / e[0] for n, e in expected.items() if e[0] > 1e-6)
 
 
 def rows_of_matrices(name, config):
-    """The rows of each matrix that a weight of a linear layer in a block holds, over and over; None: it is one."""
+    """How many adjacent rows each matrix within a linear layer's weight has, repeated over the rows; None: the weight is one matrix."""
     if name.endswith("gate_up_proj.weight"):
         return [config["intermediate_size"]] * 2
     if name.endswith("Wqkv.weight"):
@@ -60,8 +60,8 @@ def rows_of_matrices(name, config):
 
 
 def first_normuon(gradient, lr):
-    """How far the first step of NorMuon moves a matrix."""
-    x = 0.05 * 1.95 * gradient  # momentum 0.95, as Nesterov has it
+    """The change of a matrix in the first step of NorMuon."""
+    x = 0.05 * 1.95 * gradient  # momentum 0.95 with Nesterov
     x = x / (1.02 * np.linalg.norm(x) + 1e-6)
     for a, b, c in POLAR_EXPRESS:
         gram = x @ x.T
@@ -71,13 +71,13 @@ def first_normuon(gradient, lr):
 
 
 def normuon_error(folder, settings, ids, lr=1e-2):
-    """The largest difference of a linear layer's update, by its size. Each matrix of its weight moves by itself."""
+    """The largest difference of a linear layer's update, relative to its size. Each matrix within a weight is updated separately."""
     config, worst = json.loads((folder / "config.json").read_text()), 0.0
     with Trainer(**settings, optimizer="normuon", max_grad_norm=0) as trainer:
         trainer.step(ids[0, :, :-1], ids[0, :, 1:])
         trainer.backward()
         names = [n for n, shape in trainer.parameters().items() if len(shape) == 2 and ".0." in n and not n.endswith(OTHER_UPDATES)]
-        lies = np.transpose if config["model_type"] == "gpt2" else np.asarray  # as GPT-2 has them in its folder
+        lies = np.transpose if config["model_type"] == "gpt2" else np.asarray  # GPT-2's folder has them transposed
         gradients, before = ({n: lies(f(n)).astype(np.float64) for n in names} for f in (trainer.gradients, trainer.weights))
         trainer.update(lr)
         for name in names:
@@ -90,7 +90,7 @@ def normuon_error(folder, settings, ids, lr=1e-2):
 
 
 def read_tensors(path):
-    """As floats or int32."""
+    """Tensors of the file, as floats or int32."""
     data = Path(path).read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
@@ -117,7 +117,7 @@ def write_floats(path, tensors):
 
 
 def scale(folder, ir, out):
-    """A copy in fp32, its matrices in layers scaled: without that texts repeat one token."""
+    """Writes a copy in fp32 with the matrices of layers scaled: unscaled, texts repeat one token."""
     os.makedirs(out, exist_ok=True)
     tensors = read_tensors(folder / "model.safetensors")
     of_layers = {name for name, values in tensors.items() if values.ndim == 2 and (".layers." in name or ".h." in name)}
@@ -128,7 +128,7 @@ def scale(folder, ir, out):
 
 
 def shapes(folder):
-    """Of the tensors of a folder, by name."""
+    """Shapes of a folder's tensors, by name."""
     return {name: values.shape for name, values in read_tensors(Path(folder) / "model.safetensors").items()}
 
 
@@ -198,7 +198,7 @@ def main():
             file = folder.name.split("+")[0] + ".py"
             source = next(path for way in WAYS if (path := Path(way, file)).exists())
             subprocess.run([sys.executable, "-m", "surogate.dsl", "build", str(source), "-o", ir], check=True)
-            kept = folder / "surogate_ir.json"  # for tests that have no Python
+            kept = folder / "surogate_ir.json"  # for tests without Python
             plain = [sys.executable, "-m", "surogate.dsl", "build", "--plain", str(source)]
             if kept.exists() and kept.read_bytes() != subprocess.run(plain, check=True, stdout=subprocess.PIPE).stdout:
                 print("FAIL", kept, "differs from what surogate.dsl build --plain makes of", source)

@@ -65,7 +65,7 @@ NAMES = {"embed", "one.weight"}
 
 
 def trains(folder, layers):
-    """The model has its weights once each, and a step is taken."""
+    """Checks that the model has each weight once, and takes a step."""
     with open(folder + "/config.json", "w") as f:
         json.dump(dict(architectures=["FirstForCausalLM"], vocab_size=19, n_embd=8, n_layer=layers, dtype="float32"), f)
     try:

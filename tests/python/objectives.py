@@ -13,7 +13,7 @@ from objectives import CASES, LIMIT, NAMES, TINY, batch, make_folder, own_inputs
 
 
 def furthest(expected, losses, gradients):
-    """The largest difference of losses and gradients from what PyTorch has."""
+    """The largest difference of losses and gradients from PyTorch's."""
     most = max(norm for norm, _ in expected["gradients"].values())
     worst = max(abs(x - want) / max(1, abs(want)) for x, want in zip(losses, expected.get("losses", [expected.get("loss")]), strict=True))
     for name, gradient in gradients.items():
@@ -23,7 +23,7 @@ def furthest(expected, losses, gradients):
 
 
 def evaluated():
-    """Evaluations of an objective whose losses don't read its input go without it; steps don't."""
+    """Evaluations run without an input that the objective's losses don't read; steps need it."""
     with tempfile.TemporaryDirectory() as folder:
         file = written("examples/dsl/objectives/token_weights.py", "TokenWeights", folder)
         settings = dict(sequence_len=20, per_device_train_batch_size=2, max_steps=9, device="cpu", model_dtype="fp32", objective=file)

@@ -11,7 +11,7 @@ import numpy as np
 from surogate import SurogateError, Trainer
 
 CONFIG = dict(architectures=["ReadersForCausalLM"], vocab_size=19, n_embd=8, n_layer=2, dtype="float32")
-LAYERS = ("outer.shared", "blocks.0.alone", "blocks.1.alone")  # which all-linear means
+LAYERS = ("outer.shared", "blocks.0.alone", "blocks.1.alone")  # the layers that all-linear selects
 C, V, L, T = CONFIG["n_embd"], CONFIG["vocab_size"], CONFIG["n_layer"], 8
 
 
@@ -51,7 +51,7 @@ def open_trainer(model, **settings):
 
 
 def all_linear(model, **more):
-    """The layers that others don't read, in what is trained, what is exported, and what trains on from that."""
+    """Layers whose weights only they read: in training, in the export, and in training continued from the export."""
     ids = np.random.default_rng(4).integers(0, V, (1, T + 1), dtype=np.int32)
     with open_trainer(model, **more) as trainer:
         names = {n.removeprefix("base_model.model.").rsplit(".lora_", 1)[0] for n in trainer.parameters()}

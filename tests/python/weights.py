@@ -21,11 +21,11 @@ WAYS = (
     dict(gpus=2, zero_level=1, per_device_train_batch_size=1),
     dict(HOST, gpus=2, zero_level=3, per_device_train_batch_size=1, recompute_block=True),
 )
-ROUNDED = 0.05  # of gradients and losses with bf16 weights
+ROUNDED = 0.05  # limit for gradients and losses with bf16 weights
 
 
 def adapters_are_shared(folder):
-    """A block that is applied several times has one adapter, which a step changes, and its other weights stay."""
+    """A block that is applied several times has one adapter, which a step changes; its other weights stay unchanged."""
     ids = batches()
     with Trainer(model=folder, lora=True, lora_rank=2, model_dtype="fp32", device="cpu", sequence_len=T, per_device_train_batch_size=len(ids[0]),
                  gradient_accumulation_steps=1, output_dir=folder + "/adapted") as trainer:

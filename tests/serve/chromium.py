@@ -10,7 +10,7 @@ class Browser:
         to_read, self.to = os.pipe()
         self.source, from_write = os.pipe()
 
-        def fds():  # the browser reads commands from 3 and writes to 4
+        def fds():  # the browser reads commands from file descriptor 3 and writes to 4
             commands, answers = os.dup(to_read), os.dup(from_write)
             os.dup2(commands, 3)
             os.dup2(answers, 4)
@@ -58,7 +58,7 @@ class Browser:
         return result["result"].get("value")
 
     def holds(self, script):
-        """False too where another page comes while it is asked."""
+        """Whether the script's result is true; false also if another page loads meanwhile."""
         try:
             return self.evaluate(f"!!({script})")
         except RuntimeError as error:
@@ -94,7 +94,7 @@ class Browser:
             file.write(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def troubles(self):
-        """What the page asked for elsewhere, what its policy forbade, exceptions."""
+        """Requests to other hosts, violations of the page's policy, exceptions."""
         found = []
         for event in self.seen:
             method, params = event.get("method"), event.get("params", {})

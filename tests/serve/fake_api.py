@@ -1,4 +1,4 @@
-"""The API that the chat page asks, without a model: what is answered follows from the question."""
+"""The API that the chat page calls, without a model: the answer depends on the question."""
 import base64, hashlib, http.server, json, re, threading, time
 
 CODE = """A *heap* keeps the **smallest** item first. In Python it is `heapq`:
@@ -18,7 +18,7 @@ LONG = "Each line of this answer says a little more than the one before it. "
 
 
 def policy(page):
-    """As serve/chat_page.c makes it of the page."""
+    """The policy that serve/chat_page.c computes from the page."""
     digest = lambda name: base64.b64encode(hashlib.sha256(re.search(f"<{name}>(.*?)</{name}>", page, re.S)[1].encode()).digest()).decode()
     return (f"default-src 'none'; connect-src 'self'; script-src 'sha256-{digest('script')}'; style-src 'sha256-{digest('style')}'; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")

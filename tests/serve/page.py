@@ -1,4 +1,4 @@
-"""Drives the chat page in a headless browser against a server without a model. With a folder's name: also takes pictures there."""
+"""Drives the chat page in a headless browser against a server without a model. With a folder's name it also takes screenshots there."""
 import os, sys, time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))

@@ -16,7 +16,7 @@ from surogate.dsl.spec import DslError, Module, of_python
 
 
 def load(name: str) -> type[Module]:
-    """The one model, or objective, of FILE.py, or of a module such as surogate.models.llama; FILE.py:Name where there are several."""
+    """The one model or objective of FILE.py, or of a module such as surogate.models.llama; FILE.py:Name if there are several."""
     path, _, wanted = name.partition(":")
     if path.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
@@ -24,7 +24,7 @@ def load(name: str) -> type[Module]:
             sys.exit(f"{path}: no such file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
-        sys.path.append(str(Path(path).resolve().parent))  # what it imports may lie beside it
+        sys.path.append(str(Path(path).resolve().parent))  # modules that it imports may be beside it
         spec.loader.exec_module(module)
     else:
         try:
@@ -36,7 +36,7 @@ def load(name: str) -> type[Module]:
     models = {n: v for n, v in vars(module).items() if isinstance(v, type) and issubclass(v, Module) and v._kind in ("model", "objective")
               and v.__module__ == module.__name__ and wanted in ("", n)}
     models = {n: v for n, v in models.items() if not v._abstract} or models
-    models = {n: v for v, n in {v: n for n, v in models.items()}.items()}  # one name of each
+    models = {n: v for v, n in {v: n for n, v in models.items()}.items()}  # one of several names of the same class
     if not models:
         sys.exit(f"{path}: no class{' ' + wanted if wanted else ''} with @model or @objective in it")
     if len(models) != 1:
@@ -45,7 +45,7 @@ def load(name: str) -> type[Module]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """A full disk or a kill leaves the file that was there. What is no file, as /dev/stdout in a pipe, is written as it is."""
+    """Writes a file whole or not at all. Anything but a regular file, such as /dev/stdout, is written directly."""
     if path.exists() and not path.is_file():
         path.write_text(text)
         return
@@ -78,7 +78,7 @@ def main() -> None:
             command.add_argument("--svg", action="store_true")
     args = parser.parse_args()
     try:
-        with contextlib.redirect_stdout(sys.stderr):  # what a model file prints is no IR
+        with contextlib.redirect_stdout(sys.stderr):  # output that a model file prints isn't part of the IR
             built = build(load(args.model))
     except DslError as error:
         sys.exit(str(error))

@@ -1,4 +1,4 @@
-"""Dim: an expression over a model's symbols, kept as it was written and compared by value ("H * D" equals "D * H")."""
+"""Dim: an expression over a model's symbols. It keeps its spelling, and is compared by value ("H * D" equals "D * H")."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from fractions import Fraction
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:(),\[\]]))")
 _LEVELS = (("||",), ("&&",), ("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/", "%"))
 
-FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "round_bf16": 1, "pow": 2, "min": 2, "max": 2}  # and how many numbers each takes
+FUNCTIONS = {"sqrt": 1, "log": 1, "floor": 1, "ceil": 1, "round_bf16": 1, "pow": 2, "min": 2, "max": 2}  # and the number of their arguments
 
-# A sum: product of symbols (sorted) -> factor. Of a quotient "1/H" is such a symbol.
+# A sum: product of symbols (sorted) -> factor. A quotient such as "1/H" counts as a symbol.
 Sum = dict[tuple[str, ...], Fraction]
 
 
@@ -53,15 +53,15 @@ def _show(value: Sum) -> str:
 
 
 class _Parser:
-    """The grammar of docs/ir.md; what isn't a sum of products stays a symbol of its own."""
+    """The grammar of docs/ir.md. A part that isn't a sum of products becomes a symbol of its own."""
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.depth, end = text, 0, 0, 0
         if len(text.encode()) > 4096:
             raise ValueError(f'expression "{text[:40]}...": longer than 4,096 bytes')
-        self.tokens: list[tuple[str, str, str]] = []  # number, name or operator
+        self.tokens: list[tuple[str, str, str]] = []  # numbers, names and operators
         self.names: set[str] = set()
-        self.lists: set[str] = set()  # names with an index behind them
+        self.lists: set[str] = set()  # names that have an index after them
         while text[end:].strip():
             match = _TOKEN.match(text, end)
             if not match:
@@ -146,7 +146,7 @@ class _Parser:
 
 
 class Dim:
-    """One size, as H * D or C / H. Arithmetic gives expressions, which the engine evaluates."""
+    """A size, such as H * D or C / H. Arithmetic on sizes gives expressions, which the engine evaluates."""
 
     def __init__(self, value: str | int | float | Dim) -> None:
         self.text: str = value.text if isinstance(value, Dim) else str(value)
@@ -197,7 +197,7 @@ def show_dims(dims: tuple[Dim, ...]) -> str:
 
 
 def surely_more(a: Dim, b: Dim) -> bool:
-    """Whether a is larger than b whatever sizes the symbols stand for."""
+    """Whether a is larger than b for all sizes that the symbols may stand for."""
     rest = _combine(a.sum, b.sum, -1)
     return bool(rest) and all(f > 0 and all(s.removeprefix("1/").isidentifier() for s in key) for key, f in rest.items())
 

@@ -36,21 +36,21 @@ from surogate.dsl.spec import (
 from surogate.dsl.values import Dims, Others
 from surogate.dsl.values import Value as Value
 
-# What the engine gives every graph: docs/ir.md.
+# Inputs that the engine gives every graph: docs/ir.md.
 INPUTS: dict[str, tuple[tuple[str, ...], str]] = dict.fromkeys(("tokens", "labels", "positions", "doc_start", "doc_id"), (("B", "T"), "i32"))
 INPUTS |= {"step": (("4",), "i64"), "hyper": (("8",), "f32")}
 OUTPUTS = {"hidden": ("B", "T", "C"), "logits": ("B", "T", "V"), "losses": ("B", "T"), "loss": ("1",)}
-# What an objective reads besides: outputs of the model that is trained, and of its teacher (`teacher.logits`).
+# Further inputs of an objective: outputs of the trained model, and of its teacher (`teacher.logits`).
 READ = {"hidden": (("B", "T", "C"), ""), "logits": (("B", "T", "V"), ""), "teacher_logits": (("B", "T", "V"), "")}
 
 
-NAME = r"[^\s,()\[\]{}=\"@:#\\]{1,200}"  # of a value
-# The symbols of an objective: the vocabulary, and how wide the hidden state is.
+NAME = r"[^\s,()\[\]{}=\"@:#\\]{1,200}"  # name of a value
+# The symbols of an objective: the vocabulary, and the width of the hidden state.
 OBJECTIVE = Config("", {}, ("", 0))
 OBJECTIVE.known = {"V": False, "C": False}
 
 
-# What other frameworks have, and what stands for it here.
+# Names from other frameworks, and the op or hint to use instead.
 INSTEAD = {
     **dict.fromkeys(("matmul", "dense", "dot", "mm", "bmm", "einsum"), "products with a weight are g.linear(x, w), w of (out, in)"),
     **dict.fromkeys(("transpose", "permute", "swapaxes"), "no op turns dims; attention takes (B, T, H, D)"),
@@ -81,20 +81,20 @@ class Frame:
     module: Module
     part: str | None
     alias: str
-    call: int = 1  # of the module, counted from 1
-    made: dict[str, list[str]] = field(default_factory=dict)  # values, by the name that they have in the first call
+    call: int = 1  # number of the module's call, from 1
+    made: dict[str, list[str]] = field(default_factory=dict)  # names of values, by their name in the module's first call
 
 
 @dataclass
 class Turn:
-    """A body of statements: weights first in a repeat, else each before its first use."""
+    """A body of statements. In a repeat all weights come first; elsewhere each comes before its first use."""
 
     params: list[dict[str, Any]]
     ops: list[dict[str, Any]] = field(default_factory=list)
     index: str = ""
-    shared: bool = False  # its turns read the same weights: those of g.repeat
-    count: str = ""  # how many turns, where it may be none
-    needs: tuple[tuple[str, bool], ...] = ()  # what holds where it runs: conditions, and whether they do
+    shared: bool = False  # its turns read the same weights, as in g.repeat
+    count: str = ""  # number of turns, if it may be 0
+    needs: tuple[tuple[str, bool], ...] = ()  # conditions under which it runs, and whether each holds
 
 
 _builders: list[Builder] = []
@@ -107,7 +107,7 @@ def current(where: Where | None = None) -> Builder:
 
 
 def graph() -> Graph:
-    """`with graph() as g:` gives the ops of the engine as methods: g.linear(x, w)."""
+    """`with graph() as g:` gives the engine's ops as methods: g.linear(x, w)."""
     return Graph(current())
 
 
@@ -127,11 +127,11 @@ class Graph:
         return lambda *args, **more: self._builder.op(name, args, more)
 
     def reshape(self, x: Any, *dims: Any, name: str | None = None, part: str | None = None) -> Any:
-        """x's elements as other dims: g.reshape(x, "B", "T", "H", "D")."""
+        """The elements of x under other dims: g.reshape(x, "B", "T", "H", "D")."""
         return self._builder.reshape(x, dims, name, part)
 
     def select(self, when: str, then: Callable[[], Any], otherwise: Callable[[], Any], name: str) -> Any:
-        """One of two values, by an expression of the config and the layer's index: g.select("i % 4 == 3", f, g, name="x")."""
+        """Selects one of two values by an expression of the config and the layer's index: g.select("i % 4 == 3", f, g, name="x")."""
         return self._builder.select(when, then, otherwise, name)
 
     def repeat(self, count: Any, turn: Callable[..., Any], *first: Any) -> Any:
@@ -159,7 +159,7 @@ def _join(prefix: str, name: Any) -> Any:
 class Builder:
     def __init__(self, root: Module, config: Config) -> None:
         self.root, self.config = root, config
-        self.made: dict[str, list[list[dict[str, Any]]]] = {}  # the lists of statements in which each value is there
+        self.made: dict[str, list[list[dict[str, Any]]]] = {}  # value -> lists of statements in which it is available
         self.symbols = {"B": False, "T": False, "P": False, "reach": False, "bf16": False} | config.known
         self.everywhere = dict(self.symbols)  # without the indexes of repeats
         self.turns = [Turn([])]
@@ -167,19 +167,19 @@ class Builder:
         self.sinks = [self.turns[0].ops]
         self.frames: list[Frame] = []
         self.params: dict[str, Value | None] = {}
-        self.branches: list[tuple[str, bool]] = []  # of selects, that this turn is in: condition, and whether it holds
-        self.bodies: list[list[dict[str, Any]]] = []  # of the turns of repeats
-        self.calls: dict[int, int] = {}  # of each module
+        self.branches: list[tuple[str, bool]] = []  # conditions of the selects around this turn, and whether each holds
+        self.bodies: list[list[dict[str, Any]]] = []  # bodies of the repeats around the current turn
+        self.calls: dict[int, int] = {}  # number of calls of each module
         self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
         self.names: set[str] = set(INPUTS)
-        self.tensors: dict[str, str] = {}  # of a model folder -> the weight that it is
-        self.linears: dict[str, str] = {}  # linear layers of a model folder, as LoRA names them -> the weight of each
+        self.tensors: dict[str, str] = {}  # tensor of a model folder -> the weight that it holds
+        self.linears: dict[str, str] = {}  # linear layer of a model folder, as LoRA names it -> its weight
         self.nodes: list[Node] = []
-        self.statements: dict[str, list[dict[str, Any]]] = {}  # that make a value
+        self.statements: dict[str, list[dict[str, Any]]] = {}  # value -> statements that make it
         self.attrs: dict[int, tuple[str, ...]] = {}
         self.modules: list[Module] = []
-        self.refs: dict[str, str] = {}  # of weights that were asked for: path -> what ops read
-        self.read: set[str] = set()  # refs of what ops or outputs read
+        self.refs: dict[str, str] = {}  # path of a weight that was asked for -> the name that ops read
+        self.read: set[str] = set()  # refs that ops or outputs read
         self.place(root, (), "")
         for module in self.modules:
             self.check_names(module)
@@ -196,7 +196,7 @@ class Builder:
                 raise fail(f"@tied_to: {weight} is tied to {other}, which is tied itself; expected the weight that both are", where)
 
     def source(self, where: Where) -> dict[str, str]:
-        """Of a statement that holds others. Those of an objective have none: its text is what a resumed run compares."""
+        """Source lines of a statement that contains others. An objective has none: resumed runs compare its text."""
         return {"source": source_of(where)} if self.root._kind == "model" else {}
 
     def place(self, module: Module, attrs: tuple[str, ...], path: str) -> None:
@@ -220,7 +220,7 @@ class Builder:
                 self.place(child, (*attrs, name), f"{path}.{name}".lstrip("."))
 
     def check_names(self, module: Module) -> None:
-        """What the class itself names in a model folder is there."""
+        """Checks that every name in the class's own mappings exists."""
         cls, base = type(module), type(module).__mro__[1]
         for kind in ("_mapping", "_indexed", "_export", "_export_indexed"):
             for key in sorted(set(vars(cls).get(kind, {})) - set(getattr(base, kind, {}))):
@@ -256,7 +256,7 @@ class Builder:
     # ---- weights ----
 
     def folder_name(self, module: Any, rest: tuple[str, ...], prefix: str = "", saved: bool = False) -> Any:
-        """Where a model folder has what lies at the attributes `rest` below the module; saved: one that is written."""
+        """Name in a model folder of the attributes `rest` below the module; saved: the name under which it is written."""
         if isinstance(module, Repeated):
             module = module.block
         if not rest:
@@ -312,14 +312,14 @@ class Builder:
         return entry, dims
 
     def matrices(self, path: str, value: Any, spec: ParamSpec) -> list[str]:
-        """The rows of each matrix that a weight holds; none: it is one."""
+        """The rows of each matrix within a weight; empty: the weight is one matrix."""
         if value is not None and not isinstance(value, (tuple, list)):
             raise fail(f'{path}: matrices is {value!r}, expected the rows of each in a tuple, as ("H * D", "G * D", "G * D")', spec.where)
         what = f"{path}: matrices"
         return [check_symbols(dim(rows, spec.where, what), self.symbols, spec.where, what=what).text for rows in value or ()]
 
     def check_source(self, path: str, source: Any, spec: ParamSpec) -> None:
-        """Where a weight is in a model folder."""
+        """Checks a weight's place in a model folder."""
         names = [source] if isinstance(source, str) else [n for k in ("concat", "transpose", "slice") if k in source
                                                           for n in (source[k] if k == "concat" else [source[k]])]
         for name in names:
@@ -335,7 +335,7 @@ class Builder:
                 check_symbols(dim(source[key], spec.where, f"{path}: {key}"), self.symbols, spec.where, what=f"{path}: {key}")
 
     def module_name(self, tensor: Any, owner: str, spec: ParamSpec) -> str:
-        """The linear layer of a model folder whose weight the tensor is, as LoRA names it."""
+        """The linear layer of a model folder, as LoRA names it, whose weight the tensor is."""
         name = tensor.removesuffix(".weight") if isinstance(tensor, str) and tensor.endswith(".weight") else owner
         if not name:
             raise fail(f'{spec.name}: no linear layer has this name; expected "weight" of a module of its own, a name in a model folder that ends'
@@ -369,7 +369,7 @@ class Builder:
         return value
 
     def check_read(self) -> None:
-        """A weight that nothing reads would be made, saved, and never trained."""
+        """Refuses weights that nothing reads: they would be made and saved, but never trained."""
         for module in self.modules:
             for name in dir(type(module)):
                 spec = inspect.getattr_static(type(module), name)
@@ -383,12 +383,12 @@ class Builder:
 
     @staticmethod
     def option(owner: Module, value: Any) -> Any:
-        """What a weight's option says: itself, or the attribute of its module that it names."""
+        """The value of a weight's option: itself, or the attribute of the weight's module with that name."""
         names_attr = isinstance(value, str) and not isinstance(inspect.getattr_static(type(owner), value, None), ParamSpec)
         return getattr(owner, value) if names_attr and hasattr(owner, value) else value
 
     def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
-        """Where to make a weight: the sink, or where branches that may hold have made it, its part without them."""
+        """Where to make a weight: in the sink; or, if branches that may hold have made it already, in the part without them."""
         made = [m for m in self.declared.get(path, []) if not any((when, not holds) in here for when, holds in m)]
         self.declared.setdefault(path, []).append(here)
         if any(m <= here for m in made):
@@ -410,14 +410,14 @@ class Builder:
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turn_of(path), path
-        in_branch = turn is self.turns[-1] and bool(self.branches)  # which has its own
+        in_branch = turn is self.turns[-1] and bool(self.branches)  # branches have their own
         target = self.sinks[-1] if in_branch else turn.params
         if in_branch and (first := self.first_turn()):
             inner: list[dict[str, Any]] = []
             target.append({"if": first, "then": inner, "else": []})
             target = inner
         sink = self.unless_declared(path, target, frozenset((*turn.needs, *(self.in_first_turn(self.branches) if in_branch else ()))))
-        if not in_branch and when is True and path not in self.ties:  # what is always there
+        if not in_branch and when is True and path not in self.ties:  # only values that always exist
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
                 raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
@@ -450,16 +450,16 @@ class Builder:
         return Value(ref, dims, spec.shape.dtype)
 
     def first_turn(self) -> str:
-        """Whether it is the first of the turns that read the same weights, which makes them; "": there are none."""
+        """Condition of the first of the turns that share weights, which makes them; "": the turns share none."""
         return " && ".join(f"{t.index} == 0" for t in self.turns if t.shared)
 
     def in_first_turn(self, conditions: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-        """The conditions as they are in the first of the turns that read the same weights, which makes them."""
+        """The conditions in the first of the turns that share weights, which makes them."""
         turns = [t.index for t in self.turns if t.shared]
         return [(re.sub(rf"\b({'|'.join(turns)})\b", "0", when) if turns else when, holds) for when, holds in conditions]
 
     def turn_of(self, path: str) -> Turn:
-        """Where a weight is made: in the innermost turn whose index its path has."""
+        """The turn that makes a weight: the innermost whose index is in its path."""
         inner = re.findall(r"\{(\w)\}", path)[-1:]
         return next((t for t in reversed(self.turns) if [t.index] == inner), self.turns[0])
 
@@ -610,7 +610,7 @@ class Builder:
             raise message.within(self.instance(module)) from None
 
     def instance(self, module: Module) -> str:
-        """For messages: its path, and which branches it is in. What is no part of the model counts as its caller."""
+        """For messages: the module's path and its branches. A helper that isn't part of the model counts as its caller."""
         module = module if id(module) in self.attrs or not self.frames else self.frames[-1].module
         branches = " and ".join(when if holds else f"!({when})" for when, holds in self.branches)
         return (module._path or type(module).__name__) + (f" where {branches}" if branches else "")
@@ -646,7 +646,7 @@ class Builder:
         return result
 
     def read_frozen(self, module: Module) -> None:
-        """Weights that are only loaded and saved are there without an op that reads them."""
+        """Declares weights that are only loaded and saved, without an op that reads them."""
         for name in dir(type(module)):
             if isinstance(spec := inspect.getattr_static(type(module), name), ParamSpec) and self.option(module, spec.options.get("frozen")) is True:
                 self.param(module, spec)
@@ -684,7 +684,7 @@ class Builder:
         return carried
 
     def carried(self, name: str, first: Value) -> Value:
-        """What stands for `first` in a repeat, and for its last value behind it."""
+        """The name inside a repeat for the carried value, and after the repeat for its last value."""
         while name in self.names:
             name += "_"
         self.names.add(name)
@@ -693,7 +693,7 @@ class Builder:
 
     @contextmanager
     def body(self, turn: Turn) -> Iterator[Turn]:
-        """What is applied inside is a turn's. Weights that it makes are perhaps not there behind it, if it may have no turns."""
+        """Statements inside belong to the turn. If it may have no turns, weights that it makes may not exist after it."""
         runs, before = [(f"{turn.count} > 0", True)] if turn.count else [], dict(self.params)
         turn.needs = (*self.turns[-1].needs, *self.in_first_turn([*self.branches, *runs]))
         self.turns.append(turn)
@@ -717,16 +717,16 @@ class Builder:
         given = [self.readable("repeat", f"tensor {k}", v) for k, v in enumerate(first)]
         carried = [self.carried(f"carried{k or ''}", v) for k, v in enumerate(given)]
         outermost, before = len(self.turns) == 1 and not self.branches, len(self.turns[0].params)
-        indexes = {t.index for t in self.turns} & set(re.findall(r"\w+", times.text))  # which begin at 0
+        indexes = {t.index for t in self.turns} & set(re.findall(r"\w+", times.text))  # indexes begin at 0
         body = Turn([], index=index, shared=True, count="" if surely_more(times, Dim(0)) and not indexes else times.text)
         with self.body(body):
             result = turn(*(replace(c, turn=body.ops) for c in carried))
             results = [self.readable("repeat", "a turn's result", r) for r in (result if isinstance(result, tuple) else (result,))]
         if [(r.dims, r.dtype) for r in results] != [(v.dims, v.dtype) for v in given]:
             raise fail(f"repeat: a turn gives {', '.join(map(repr, results))}, expected {', '.join(map(repr, given))} as it is given")
-        if outermost:  # weights that it alone reads are of the first turn's layer
+        if outermost:  # weights that only this body reads belong to the first turn's layer
             made = self.turns[0].params[before:]
-            mine = [p for p in made if '"let"' not in json.dumps(p)]  # which one turn alone would know
+            mine = [p for p in made if '"let"' not in json.dumps(p)]  # only one turn would know this name
             self.turns[0].params[before:] = [p for p in made if p not in mine]
             for path in re.findall(r'"param": "([^"]+)"', json.dumps(mine)) if body.count else ():
                 self.declared[path][-1] = frozenset(body.needs)
@@ -805,7 +805,7 @@ def build(cls: type) -> Built:
 
 
 def _given(builder: Builder, cls: type[Module], function: Any, own: dict[str, InputType], line: Where) -> dict[str, Value]:
-    """The tensors that the @forward of a model or an objective asks for by name."""
+    """The tensors that the @forward of a model or an objective takes by name."""
     kinds = INPUTS | (READ if cls._kind == "objective" else {})
     names = list(inspect.signature(function).parameters)[1:]
     for name in names:
@@ -821,8 +821,11 @@ def _given(builder: Builder, cls: type[Module], function: Any, own: dict[str, In
 
 
 def check_outputs(builder: Builder, cls: type[Module], result: Any, line: Where) -> None:
-    """What a @forward gives, as statements. A model: logits, hidden (what its head reads), losses and loss if it has its own, further numbers.
-    An objective: loss, losses of tokens for evaluations if they are its own, further numbers."""
+    """Writes the outputs of a @forward as statements.
+
+    A model gives logits, hidden (the input of its head), losses and loss if it has its own, and further numbers. An objective gives loss,
+    losses of tokens for evaluations if they are its own, and further numbers.
+    """
     numbers = cls._kind == "objective"
     needed, more = ("loss", "losses and other numbers") if numbers else ("logits", "hidden, losses and loss")
     if not isinstance(result, dict) or needed not in result:

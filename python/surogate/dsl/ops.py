@@ -1,4 +1,4 @@
-"""The engine's ops, as `surogate ops --json` lists them (ops.json is that, kept equal by a test)."""
+"""The engine's ops, as `surogate ops --json` lists them (a test keeps ops.json equal to that list)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Operand:
     dtype: str  # "": f32 or bf16; any: i32 too
     dims: tuple[str, ...]  # "...": any number of them
     optional: bool = False
-    other: Operand | None = None  # what may stand there instead
+    other: Operand | None = None  # an alternative operand in its place
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Op:
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
     attrs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    usable: bool = True  # its signature says all dims: models can apply it
+    usable: bool = True  # its signature gives all dims, so models can apply it
 
 
 def _split(text: str) -> list[str]:
-    """At commas outside of brackets."""
+    """Splits at commas outside of brackets."""
     parts, depth = [""], 0
     for letter in text:
         depth += (letter in "([") - (letter in ")]")

@@ -17,7 +17,7 @@ def without_source(value: Any) -> Any:
 
 
 def to_json(value: Any, depth: int = 0) -> str:
-    """A statement a line, so that line numbers in errors point at one."""
+    """JSON with one statement per line, so that line numbers in errors point at a statement."""
     pad = "  " * depth
     if isinstance(value, list) and any(isinstance(v, dict) for v in value):
         return "[\n" + ",\n".join(f"{pad}  {to_json(v, depth + 1)}" for v in value) + f"\n{pad}]"
@@ -27,7 +27,8 @@ def to_json(value: Any, depth: int = 0) -> str:
 
 
 def _attrs(node: Node) -> list[str]:
-    """The attributes that aren't the op's defaults; of a list only how many. Those of a reshape are the dims, which stand beside it."""
+    """Attributes that differ from the op's defaults; of a list only its length. A reshape's dims are left out: they are printed beside it.
+    """
     own = {} if node.op == "reshape" else {k: v for k, v in node.attrs.items() if v != OPS[node.op].attrs[k]["default"]}
     return [f"{k}={'each(' + v['per'] + ', ...)' if isinstance(v, dict) else v}" for k, v in own.items()]
 
@@ -40,7 +41,7 @@ def to_text(built: Built) -> str:
 
 
 def to_svg(built: Built) -> str:
-    """Ops from top to bottom, those of a layer in a frame; lines from what each reads."""
+    """Ops from top to bottom, with a frame around each layer, and lines from the values that each reads."""
     step, left, width = 34, 150, 470
     row = {node.out.ref: k for k, node in enumerate(built.nodes)}
     height = step * len(built.nodes) + 20

@@ -1,4 +1,4 @@
-"""What an op is given, held against its line in `surogate ops`: dims, dtypes and attributes."""
+"""Checks the arguments of an op against its line in `surogate ops`: dims, dtypes and attributes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from surogate.dsl.ops import Op, Operand
 from surogate.dsl.spec import Each, check_symbols, dim, fail
 from surogate.dsl.values import Dims, Value
 
-# Of attributes that are known numbers. Those of 1 and more have to be said where 0 stands for none.
+# Least values of attributes that are known numbers. Those with 1 and more must be given if 0 stands for none.
 LEAST = {"k": 1, "size": 1, "len": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 1, "begin": 0, "before": 0, "after": 0, "window": 0}
 
 
@@ -27,7 +27,7 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
 
 
 def _spread(a: Dims, b: Dims) -> Dims | None:
-    """What dims broadcast to: each is the same or 1 in one of them, or one of them is a single number; else None."""
+    """The dims that both broadcast to: equal, or 1 in one of them, or one of them is a single number; otherwise None."""
     one = Dim("1")
     if (one,) in (a, b):
         return b if a == (one,) else a
@@ -37,8 +37,8 @@ def _spread(a: Dims, b: Dims) -> Dims | None:
 
 
 def match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
-    """Binds the pattern's dims to those that are there. An expression in it fits anything; of 2F, F is half."""
-    if pattern == ("+",):  # bound["+dim"]: along which dim
+    """Binds the pattern's dims to the actual dims. An expression in the pattern fits anything; if it is 2F, F is half of the dim."""
+    if pattern == ("+",):  # bound["+dim"]: index of that dim
         total, k = bound.get("+"), bound["+dim"]
         if total is None:
             bound["+"] = dims
@@ -71,20 +71,20 @@ def match(pattern: tuple[Any, ...], dims: Dims, bound: dict[str, Any]) -> bool:
 
 
 def bind(op: Op, values: list[Value | None], attrs: dict[str, Any]) -> dict[str, Any]:
-    """The dims that the letters of the op's line stand for here."""
+    """The dims that the letters of the op's line stand for in this call."""
     bound: dict[str, Any] = {}
     if ("+",) in (o.dims for o in op.inputs) and values[0] is not None:
         bound["+dim"] = dim_of(op, values[0].dims, attrs)
     for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
         if value is None:
             continue
-        if operand.other and after is None:  # packed: one for several
+        if operand.other and after is None:  # packed: one operand for several
             operand = operand.other
         floats = ("", "f32", "bf16")
         fits = value.dtype in ((*floats, "i32") if operand.dtype == "any" else (operand.dtype,) if operand.dtype else floats)
         before, dims = dict(bound), value.dims
         if op.name == "pick" and operand.name == "ids" and values[0] is not None and len(dims) == len(values[0].dims):
-            dims, bound["several"] = dims[:-1], dims[-1:]  # of each row
+            dims, bound["several"] = dims[:-1], dims[-1:]  # per row
         if not fits and not operand.dtype and match(operand.dims, value.dims, dict(bound)):
             raise fail(f'{op.name}: {operand.name} is {value}, expected f32 or bf16, as g.cast({operand.name}, dtype="f32") makes it: {op.signature}')
         if not match(operand.dims, dims, bound) or not fits:
@@ -93,7 +93,7 @@ def bind(op: Op, values: list[Value | None], attrs: dict[str, Any]) -> dict[str,
 
 
 def attribute(op: Op, name: str, value: Any, symbols: dict[str, bool]) -> Any:
-    """What the statement has of an attribute: a number, a word, or an expression of `symbols`."""
+    """The statement's form of an attribute: a number, a word, or an expression of `symbols`."""
     if name not in op.attrs:
         near = difflib.get_close_matches(name, op.attrs, 1)
         raise fail(f"{op.name} has no attribute {name}" + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(op.attrs) or 'none'}"))
@@ -124,7 +124,7 @@ def attribute(op: Op, name: str, value: Any, symbols: dict[str, bool]) -> Any:
 
 
 def check_sizes(op: Op, values: list[Value | None], attrs: dict[str, Any], bound: dict[str, Any]) -> None:
-    """What can't fit whatever the config says. The engine checks all of it, where the numbers are known."""
+    """Refuses sizes that can't fit with any config. The engine checks all sizes once the numbers are known."""
     for name, d in (("num_heads", "H"), ("num_kv_heads", "G"), ("head_dim", "D")):
         if op.name == "attention" and len(values) > 2 and d in bound and isinstance(bound[d], Dim):
             said, there = Dim(attrs[name]), bound[d]
@@ -139,7 +139,7 @@ def check_sizes(op: Op, values: list[Value | None], attrs: dict[str, Any], bound
 
 
 def dim_of(op: Op, dims: Dims, attrs: dict[str, Any]) -> int:
-    """The dim that attribute dim names, counted from 0."""
+    """The dim that the attribute dim names, counted from 0."""
     k = attrs.get("dim", -1)
     if not isinstance(k, int) or not -len(dims) <= k < len(dims):
         raise fail(f"{op.name}: dim is {k!r}, expected a number from {-len(dims)} to {len(dims) - 1}, as {op.inputs[0].name} is {show_dims(dims)}")
@@ -147,7 +147,7 @@ def dim_of(op: Op, dims: Dims, attrs: dict[str, Any]) -> int:
 
 
 def resized(op: Op, dims: Dims, attrs: dict[str, Any]) -> Dims:
-    """The dims of an op along one of them, which it makes 1, adds to, or makes what attribute size says."""
+    """Dims of an op along one dim: it makes the dim 1, adds to it, or makes it as large as attribute size says."""
     if "dim" not in op.attrs or ("+",) in (o.dims for o in op.inputs):
         return dims
     k = dim_of(op, dims, attrs)
@@ -166,7 +166,7 @@ def outputs(op: Op, values: list[Value | None], attrs: dict[str, Any], bound: di
     for operand in op.outputs:
         dims: list[Dim] = []
         for d in operand.dims:
-            names = d.split(" or ")  # the first that is known
+            names = d.split(" or ")  # the first name that is known
             known = (bound.get(n, attrs.get(n, op.attrs[n]["default"] or None) if n in op.attrs else None) for n in names)
             got = next((g for g in known if g is not None), None)
             dims += got if isinstance(got, tuple) else [Dim(d if got is None else got)]
@@ -176,7 +176,7 @@ def outputs(op: Op, values: list[Value | None], attrs: dict[str, Any], bound: di
 
 
 def check_there(op: Op, attrs: dict[str, Any]) -> None:
-    """Attributes without a default that means something are said."""
+    """Checks that attributes without a default are given if they mean something."""
     for k, a in op.attrs.items():
         if (k in LEAST or k == "cap") and LEAST.get(k, 1) and not a["default"] and k not in attrs:
             raise fail(f"{op.name}: {k} is missing; expected a number, 1 or more, or an expression: {k}=...")

@@ -16,32 +16,33 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from surogate.dsl.dims import FUNCTIONS, Dim
 from surogate.dsl.ops import DTYPES
 
-_HERE, _PYTHON = str(Path(__file__).parent), str(Path(os.__file__).parent)  # whose lines no message points at
+_HERE, _PYTHON = str(Path(__file__).parent), str(Path(os.__file__).parent)  # messages point at no line of these folders
 C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 Where = tuple[str, int]
-MOST_NUMBERS = 1024  # of an input, a token
+MOST_NUMBERS = 1024  # per token of an input
 
 
 class DslError(Exception):
-    """What is wrong with a model file, and where."""
+    """An error in a model file, with its place."""
 
     def __init__(self, where: Where, message: str) -> None:
         path, here = Path(where[0]), Path.cwd()
-        message = message.replace("\n", "\\n")  # of a text in the file: one message is one line
+        message = message.replace("\n", "\\n")  # texts of the file may have line ends: one message is one line
         super().__init__(f"{path.relative_to(here) if path.is_relative_to(here) else path}:{where[1]}: {message}")
         self.where = where
-        self.module = ""  # the path of the one that it is about
+        self.module = ""  # path of the module that it is about
 
     def within(self, path: str) -> DslError:
-        """Says of which module it is, as a class may be many; the innermost counts."""
+        """Adds the module's path, because a class may be used many times; the innermost path counts."""
         if path and not self.module:
             self.module, self.args = path, (f"{self.args[0]}, in {path}",)
         return self
 
 
 def of_python(error: Exception, file: str) -> DslError | None:
-    """What Python itself refuses in a model file, as one such message; None: the DSL did, and no line of a model file is in it."""
+    """An exception of Python in a model file as one such message; None: it is a DslError, or no line of a model file is in its traceback.
+    """
     if isinstance(error, SyntaxError):
         return DslError((error.filename or file, error.lineno or 1), f"{type(error).__name__}: {error.msg}")
     outside = [(name, line) for name, line, *_ in traceback.extract_tb(error.__traceback__)
@@ -64,7 +65,7 @@ def caller() -> Where:
 
 
 def source_of(where: Where) -> str:
-    """FILE:LINE as the IR has it: of whatever folder, so that a model has one IR."""
+    """FILE:LINE as the IR has it: without the folder, so that a model has the same IR everywhere."""
     return f"{Path(where[0]).name}:{where[1]}"
 
 
@@ -73,21 +74,21 @@ def fail(message: str, where: Where | None = None) -> DslError:
 
 
 def texts(what: str, value: Any) -> list[str]:
-    """value, which must be texts in a tuple or list."""
+    """Checks that value is a tuple or list of texts; returns it."""
     if not isinstance(value, (tuple, list)) or not all(isinstance(v, str) for v in value):
         raise fail(f'{what}: expected texts in a tuple, as ("rope", "bias"), found {value!r}')
     return list(value)
 
 
 def pairs(what: str, value: Any, kind: type = str) -> dict[str, Any]:
-    """value, which must be a dict from texts to the kind."""
+    """Checks that value is a dict from texts to `kind`; returns it."""
     if not isinstance(value, dict) or not all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items()):
         raise fail(f"{what}: expected a dict from texts to {'texts' if kind is str else 'whole numbers'}, found {value!r}")
     return value
 
 
 def dim(value: Any, where: Where | None = None, what: str = "") -> Dim:
-    """what: whose, for messages."""
+    """what: owner of the dim, for messages."""
     front = what and f"{what}: "
     if isinstance(value, bool) or not isinstance(value, (str, int, Dim)):
         raise fail(f"{front}expected a dim (a symbol, number or expression), found {value!r}", where)
@@ -107,7 +108,7 @@ class TensorType:
                 dim(item, where)
 
     def dims(self, owner: Any) -> tuple[str | Dim, ...]:
-        """Dims, those that are named like an attribute of the module replaced by it. "..." stays."""
+        """The dims; names of attributes of the module are replaced by their values. "..." stays."""
         return tuple(d if d == "..." else dim(_of(owner, d), self.where) for d in self.items)
 
 
@@ -118,7 +119,7 @@ def _of(owner: Any, item: Any) -> Any:
 
 
 class _TensorFactory:
-    """Tensor["B", "T", "C", "bf16"]: dims, and the dtype where it isn't the model's."""
+    """Tensor["B", "T", "C", "bf16"]: dims, and the dtype if it isn't the model's."""
 
     def __getitem__(self, items: Any) -> TensorType:
         return TensorType(items if isinstance(items, tuple) else (items,), caller())
@@ -176,7 +177,7 @@ class ArrayType:
 
 
 class _ArrayFactory:
-    """Array["n_layers", "Block"]: a block that many times, each turn fed what the one before gave."""
+    """Array["n_layers", "Block"]: applies a block that many times; each turn reads the output of the one before."""
 
     def __getitem__(self, items: Any) -> ArrayType:
         return ArrayType(items, caller())
@@ -196,7 +197,7 @@ _PARAM_OPTIONS = ("init", *PARAM_FLAGS, "dtype", "module", "matrices")
 
 
 class ParamSpec:
-    """A weight. `when`: a symbol or expression of the config, or an attribute of the module; else the weight is absent."""
+    """A weight. `when`: a symbol or expression of the config, or an attribute of the module; if it is false the weight doesn't exist."""
 
     def __init__(self, shape: Any, when: str | bool, options: dict[str, Any], where: Where) -> None:
         if not isinstance(shape, TensorType):
@@ -254,7 +255,7 @@ def normal(deviation: str | float, where: Where | None = None) -> dict[str, Any]
 
 
 class Module:
-    """What @module, @block, @model and @objective make of a class; derive from it for type checkers. Calling one applies its @forward."""
+    """The base class of @module, @block, @model and @objective; derive from it for type checkers. Calling a module runs its @forward."""
 
     _path: str = ""
     _kind: str = ""
@@ -262,7 +263,7 @@ class Module:
     _config: Any = None
     _mapping: dict[str, Any] = {}  # path of a module or weight -> its name in a model folder
     _indexed: dict[str, str] = {}
-    _export: dict[str, Any] = {}  # the same where saving differs
+    _export: dict[str, Any] = {}  # the same, where saving uses another name
     _export_indexed: dict[str, str] = {}
     _ties: tuple[tuple[str, str, str, Where], ...] = ()
     _where: Where = ("", 0)
@@ -271,7 +272,7 @@ class Module:
         return f"the module {self._path or type(self).__name__}"
 
     def _names(self) -> list[str]:
-        """Of its weights and parts."""
+        """Names of its weights and parts."""
         kinds = (Module, ParamSpec, ArrayType)
         own = {n: v for cls in reversed(type(self).__mro__) for n, v in vars(cls).items()} | vars(self)
         return [n for n, v in own.items() if isinstance(v, kinds) and not n.startswith("_")]
@@ -302,13 +303,13 @@ objective = _declare("objective")
 
 
 def abstract(cls: C) -> C:
-    """Only to be extended."""
+    """A class that is only extended, never used itself."""
     setattr(cls, "_abstract", True)
     return cls
 
 
 def extends(base: type) -> Callable[[C], C]:
-    """The base's weights, forward, config, names and ties; what the class says itself goes first."""
+    """Takes over the base's weights, forward, config, names and ties; the class's own definitions win."""
 
     def merge(cls: C) -> C:
         if not (isinstance(base, type) and issubclass(base, Module)):
@@ -334,7 +335,7 @@ PARTS = ("norm", "qkv", "att", "ffn", "swiglu")
 
 
 def recompute(part: str) -> Callable[[F], F]:
-    """Ops of this forward are recomputed where recompute_PART is on, unless a caller names another part."""
+    """Ops of this forward are recomputed if recompute_PART is on, unless a caller names another part."""
     if not isinstance(part, str) or part not in PARTS:
         found = f'"{part}"' if isinstance(part, str) else "a method" if callable(part) else repr(part)
         raise fail(f'@recompute: expected one of {", ".join(PARTS)}, found {found}')
@@ -407,27 +408,27 @@ class Each:
 
 
 def each(per: str, value: str) -> Any:
-    """A list among an op's attributes: `per` numbers, of the expression `value`, in which i is their index."""
+    """A list attribute of an op: `per` numbers, each computed by the expression `value`, in which i is the index."""
     return Each(per, value)
 
 
 def Number(key: str | list[str], default: str | float | None = None, **limits: Any) -> Key:
-    """A Key that is a number, and nothing else that stands for one."""
+    """A Key that must be a number."""
     return Key(key, default, type="number", **limits)
 
 
 def Size(key: str, default: str | int | None = None, most: int = 1 << 24) -> Key:
-    """A whole number from 1 on."""
+    """A Key that must be an integer from 1 on."""
     return Number(key, default, min=1, max=most, integer=True)
 
 
 def Flag(key: str | list[str], default: str | float | None = None, **limits: Any) -> Key:
-    """A Key that is true or false."""
+    """A Key that must be true or false."""
     return Key(key, default, type="flag", **limits)
 
 
 def Choice(key: str | list[str], default: str | float | None = None, **limits: Any) -> Key:
-    """A Key that is one of the texts among its choices."""
+    """A Key that must be one of the texts in its choices."""
     return Key(key, default, type="text", **limits)
 
 
@@ -443,7 +444,7 @@ class Config:
         self.roles: dict[str, str] = {}
 
 
-# What the engine asks for, and the symbols that answer unless a model names others.
+# The roles that the engine asks for, and their symbols unless a model names others.
 ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 
@@ -461,7 +462,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
                        " functions")
         if not isinstance(key, Key):
             raise fail(f'{name}: expected Key("hidden_size") or Size("hidden_size"), found {key!r}')
-    known = config.known  # at first those before it, which an expression of a key may name
+    known = config.known  # at first only the symbols before it, which a key's expression may name
     for name, key in symbols.items():
         for field in ("per", "default", "null", "needed_if"):
             if isinstance(text := key.entry.get(field), str):
@@ -488,7 +489,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
     return attach
 
 
-# How others call the dtypes.
+# Names of dtypes in other programs.
 _DTYPES = {"fp32": "f32", "float32": "f32", "float": "f32", "bfloat16": "bf16", "fp16": "f16", "float16": "f16", "int32": "i32", "int64": "i64", "int": "i32"}
 
 
@@ -543,7 +544,7 @@ class _Mapping:
 
 
 hf_mapping = _Mapping("hf_mapping", "_mapping", "_indexed")
-# How what is trained is saved, where that differs from how it is loaded. It is loaded from there too.
+# Names under which trained weights are saved, if they differ from the names for loading. They are loaded from there too.
 hf_export = _Mapping("hf_export", "_export", "_export_indexed")
 
 

@@ -1,4 +1,4 @@
-"""Tensors as a @forward sees them: dims and a dtype, and no numbers."""
+"""Tensors in a @forward: dims and a dtype, without values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Dims = tuple[Dim, ...]
 
 
 class Others(tuple["Value", ...]):
-    """The further outputs of an op, and how `surogate ops` calls them."""
+    """The further outputs of an op, by their names in `surogate ops`."""
 
     names: tuple[str, ...] = ()
 
@@ -32,9 +32,9 @@ class Value:
     ref: str
     dims: Dims
     dtype: str = ""  # "": the model's
-    when: str = ""  # a weight that is there only where this holds
+    when: str = ""  # the condition under which a weight exists
     others: Others = Others()  # further outputs of its op
-    turn: list[dict[str, Any]] | None = None  # the statements that it is there in, of what a turn of a repeat is given
+    turn: list[dict[str, Any]] | None = None  # statements in which the argument of a repeat's turn is available
 
     def __repr__(self) -> str:
         return f"{self.dtype} {show_dims(self.dims)}".strip()

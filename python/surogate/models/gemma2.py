@@ -1,4 +1,4 @@
-"""Gemma-2: norms before and behind attention and MLP, a GELU gate, capped scores and logits, a window in every second layer."""
+"""Gemma-2: norms before and after attention and MLP, a GELU gate, capped scores and logits, a window in every second layer."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ class Gemma2(llama.Llama):
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any) -> dict[str, Any]:
         with graph() as g:
-            x = g.scale(self.embed(tokens), by="bf16 ? round_bf16(sqrt(C)) : sqrt(C)", name="x0")  # in the weights' dtype
+            x = g.scale(self.embed(tokens), by="bf16 ? round_bf16(sqrt(C)) : sqrt(C)", name="x0")  # rounded to the weights' dtype
             hidden = self.norm(self.blocks(x, *self.ropes(g), positions, doc_start))
             scores = self.head(hidden, name="scores")
             logits = g.select("logit_cap > 0", lambda: g.softcap(scores, cap="logit_cap", name="capped"), lambda: scores, name="logits")

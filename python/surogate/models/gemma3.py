@@ -1,4 +1,4 @@
-"""Gemma-3's text model: Gemma-2 with a norm of each query and key head, no caps, and rotary angles of their own where there is a window."""
+"""Gemma-3's text model: Gemma-2 with a norm of each query and key head, no caps, and separate rotary angles in layers with a window."""
 
 from typing import Any
 

@@ -54,7 +54,7 @@ SCALE = "scaled && !scaled_by_layer ? 0 : (scaled ? 1 / sqrt(D) : 1) / (scaled_b
 @hf_mapping({"weight": transpose("weight")})
 @module
 class Conv1D(Linear):
-    """A linear layer whose weight lies transposed in the model folder."""
+    """A linear layer whose weight is stored transposed in the model folder."""
 
 
 @hf_mapping(qkv="c_attn", o="c_proj")

@@ -1,4 +1,4 @@
-"""What the shipped decoders share: layers, keys of config.json, what isn't supported."""
+"""Code shared by the shipped decoders: layers, keys of config.json, unsupported settings."""
 
 from typing import Any, TypeVar
 
@@ -58,7 +58,7 @@ class LayerNorm(Module):
 
 @module
 class Embedding(Module):
-    """Row `token` of the weight."""
+    """Rows of the weight, one per token."""
 
     weight = Param(Tensor["rows", "C"], init=normal("init_std"))
 
@@ -75,12 +75,12 @@ V = TypeVar("V")
 
 
 def changed(config: dict[str, V], *without: str, **keys: V) -> dict[str, V]:
-    """Other keys of config.json, or rules: some left out, some in place of others, some new behind them."""
+    """A copy of keys of config.json, or of rules: some left out, some replaced, new ones at the end."""
     return {name: keys.get(name, key) for name, key in config.items() if name not in without} | keys
 
 
 def rope_key(name: str, default: str, *above: str, **limits: Any) -> Key:
-    """above: keys that go first."""
+    """above: keys that win over this one."""
     kind = Flag if name == "truncate" else Number
     return kind([*above, *(f"{place}.{name}" for place in ("rope_parameters", "rope_scaling"))], default, **limits)
 
@@ -93,13 +93,13 @@ def rope_theta(default: str) -> Key:
     return Number([f"{place}rope_theta" for place in ("rope_parameters.", "rope_scaling.", "")], default, min=1)
 
 
-# How the angles of rotary positions are scaled. DYNAMIC is for sequences beyond max_position_embeddings, which there are none of here.
+# How rotary angles are scaled. DYNAMIC concerns sequences beyond max_position_embeddings, which don't occur here.
 LLAMA3, LINEAR, DYNAMIC, YARN, LONGROPE = range(1, 6)
 TAU = "6.283185307179586"
 
 
 def turns_so_often(place: str, turns: str) -> str:
-    """place: an expression of {0}, the pair that makes so many turns within the original length, as yarn asks."""
+    """place: an expression with {0}, the pair that makes `turns` turns within the original length, as in yarn."""
     return "yarn ? " + place.format(f"R * log(rope_original / ({turns} * {TAU})) / (2 * log(theta))") + " : 0"
 
 
@@ -126,7 +126,7 @@ DECODER: dict[str, Key] = {
     "theta": rope_theta("10000"),
     "rotary_share": Number(["rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor", "partial_rotary_factor"], "1",
                         above=0, max=1),
-    "R": Key(None, "floor(D * rotary_share)"),  # elements of a head that turn
+    "R": Key(None, "floor(D * rotary_share)"),  # rotated elements of a head
     "rope_original": rope_key("original_max_position_embeddings", "yarn ? max_positions : 8192",
                               "original_max_position_embeddings", needed_if="llama3 || longrope", min=1, integer=True),
     "rope_factor": rope_key("factor", "longrope ? max(1, max_positions / rope_original) : 1",
@@ -140,8 +140,9 @@ DECODER: dict[str, Key] = {
     "mscale_all": rope_key("mscale_all_dim", "0"),
     "rope_first": Key(None, turns_so_often("max(0, rope_whole ? floor({0}) : {0})", "(rope_fast ? rope_fast : 32)")),
     "rope_last": Key(None, turns_so_often("min(R - 1, rope_whole ? ceil({0}) : {0})", "(rope_slow ? rope_slow : 1)")),
-    "rope_plain": Key(None, "pow(theta, -2 * i / R)", per="floor(R / 2)"),  # the frequency of pair i, if it isn't scaled
-    # How much of it pair i keeps, where the rest is divided by the factor: by its turns within the original length, or by its place.
+    "rope_plain": Key(None, "pow(theta, -2 * i / R)", per="floor(R / 2)"),  # frequency of pair i without scaling
+    # The share of the frequency that pair i keeps (the rest is divided by the factor): by its turns within the original length, or by its
+    # index.
     "rope_keep": Key(None, f"min(1, max(0, llama3 ? (rope_original * rope_plain[i] / {TAU} - rope_low) / (rope_high - rope_low)"
                      " : yarn ? 1 - (i - rope_first) / (rope_last == rope_first ? 0.001 : rope_last - rope_first) : 0))", per="floor(R / 2)"),
     "rope_short": rope_key("short_factor", "1", needed_if="longrope", per="floor(R / 2)", above=0),
@@ -159,7 +160,7 @@ DECODER: dict[str, Key] = {
 
 
 def rope_table(g: Any, size: str = "D") -> Any:
-    """The table of rotary positions, of `size` elements of a head: R, or D where all turn."""
+    """The table of rotary positions for `size` elements of a head: R, or D if all are rotated."""
     scaled = ("longrope ? rope_plain[i] / (reach > rope_original ? rope_long[i] : rope_short[i])"
               " : (1 - rope_keep[i]) * rope_plain[i] / rope_factor + rope_keep[i] * rope_plain[i]")
     return g.rope_table(len="P", head_dim=size, theta="theta", scale="yarn || longrope ? rope_scale : 1",
@@ -167,7 +168,7 @@ def rope_table(g: Any, size: str = "D") -> Any:
 
 
 def rope_of(layers: str, theta: str) -> dict[str, Key]:
-    """DECODER's keys of rotary positions, of layers of one kind, where rope_parameters has an object for each kind; theta: its default."""
+    """DECODER's keys of rotary positions for layers of one kind, if rope_parameters has an object for each kind; theta: its default."""
     def of(name: str) -> str:
         return name.replace("rope_parameters.", f"rope_parameters.{layers}.")
 
@@ -177,13 +178,13 @@ def rope_of(layers: str, theta: str) -> dict[str, Key]:
 
 
 def heads(default: str, null: str = "H") -> Key:
-    """Heads of keys and values, where a config without the key has another number than of queries."""
+    """Number of key/value heads, for configs whose default differs from the number of query heads."""
     return Number("num_key_value_heads", default, null=null, min=1, max=65536, integer=True)
 
 
 KINDS = {"full_attention": 0, "sliding_attention": 1}
 
-# The same, where layers may attend a window: those from max_window_layers on, or which layer_types names.
+# Keys for models whose layers may attend a window: layers from max_window_layers on, or those that layer_types names.
 WINDOW = Number("sliding_window", "0", min=0, integer=True)
 WINDOW_4096 = Number("sliding_window", "4096", null="0", min=0, integer=True)
 WINDOWED = changed(DECODER, "windows", window=WINDOW, full_layers=Number("max_window_layers", "L", integer=True),
@@ -201,7 +202,7 @@ REQUIRE = {
 
 FULL = REQUIRE | {"use_window == 0": "sliding window attention isn't supported"}
 
-# Keys of config.json that change nothing here, and parts of names of keys that would if they were set.
+# Keys of config.json that change nothing here; and parts of names of keys that would change something if they were set.
 IGNORED = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "bos_token_id", "eos_token_id",
            "pad_token_id", "use_cache", "pretraining_tp", "_name_or_path", "auto_map", "id2label",
            "label2id", "max_window_layers", "sliding_window", "unsloth_version", "unsloth_fixed", "tokenizer_class",

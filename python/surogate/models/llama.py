@@ -1,4 +1,4 @@
-"""Llama 2 to 3.3: blocks of attention with rotary positions and of a gated MLP, each behind a norm and added to its input."""
+"""Llama 2 to 3.3: blocks of attention with rotary positions and of a gated MLP; each reads a norm and is added to its input."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ class Attention(Module):
 
     qkv_bias: Any = False  # or an expression of the config
     o_bias: Any = False
-    norm: Any = None  # of each query and key head
+    norm: Any = None  # norm of each query and key head
     more: dict[str, Any] = {}
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Block(Module):
 class Llama(Module):
     blocks = Array["L", "Block"]
     last_norm: Any = RMSNorm
-    rotary = "D"  # elements of a head that turn
+    rotary = "D"  # rotated elements of a head
 
     def __init__(self) -> None:
         self.embed = Embedding()

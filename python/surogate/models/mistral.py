@@ -1,4 +1,4 @@
-"""Mistral: Llama, in which a token attends the last `window` ones."""
+"""Mistral: Llama in which a token attends only the last `window` tokens."""
 
 from surogate.dsl import block, hf_config, model, module
 from surogate.models import llama

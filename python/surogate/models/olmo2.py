@@ -1,4 +1,4 @@
-"""OLMo-2: norms behind attention and MLP instead of before them, and of all query and all key heads together."""
+"""OLMo-2: norms after attention and MLP instead of before them, and one norm each over all query heads and all key heads together."""
 
 from typing import Any
 

@@ -6,7 +6,7 @@ from surogate.dsl import Module, Number, Tensor, block, forward, graph, hf_confi
 from surogate.models import llama
 from surogate.models.layers import DECODER, IGNORED, LONGROPE, REFUSED, REQUIRE, WINDOW, Linear, changed, rope_kind
 
-# Older spellings of longrope are among them.
+# Includes older spellings of longrope.
 CONFIG = changed(DECODER, window=WINDOW, eps=Number("rms_norm_eps", "1e-5", min=0),
                  rope_kind=rope_kind(default=0, longrope=LONGROPE, su=LONGROPE, yarn=LONGROPE))
 REQUIRE_PHI3 = changed(REQUIRE, "rotary_share == 1") | {"R % 2 == 0": "partial_rotary_factor must give an even number of a head's elements"}
@@ -27,7 +27,7 @@ class Attention(Module):
         return g.attention(turned, doc_start=doc_start, window="window", name="att", part="att", **HEADS)
 
     def partial(self, g: Any, qkv: Any, rope: Any, positions: Any, doc_start: Any) -> Any:
-        """Where a part of each head turns, each of q, k and v is taken out of their rows."""
+        """If only a part of each head is rotated: takes q, k and v out of the packed rows separately."""
         def heads(name: str, begin: str, count: str) -> Any:
             part = g.columns(qkv, begin=begin, size=f"{count} * D", name=name, part="qkv")
             return g.reshape(part, "B", "T", count, "D", name=name + ".heads", part="qkv")
@@ -49,7 +49,7 @@ class Attention(Module):
 @hf_mapping(gate_up="gate_up_proj", down="down_proj")
 @module
 class MLP(Module):
-    """down(silu(gate) * up), gate and up side by side"""
+    """down(silu(gate) * up), with gate and up packed in one projection"""
 
     def __init__(self) -> None:
         self.gate_up = Linear("2 * F", "C", matrices=("F", "F"))

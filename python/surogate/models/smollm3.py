@@ -1,4 +1,4 @@
-"""SmolLM3: Llama, of which every fourth layer has no rotary positions; those may attend a window."""
+"""SmolLM3: Llama in which every fourth layer has no rotary positions; those layers may attend a window."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The objective of pre-training and fine-tuning: cross entropy of the labels, its mean over the trained tokens of a step."""
+"""The objective of pre-training and fine-tuning: cross entropy of the labels, averaged over the trained tokens of a step."""
 
 from typing import Any
 
