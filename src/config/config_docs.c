@@ -67,14 +67,14 @@ void config_markdown(StrBuf *out)
              "<!-- Written by `surogate help keys --markdown` from src/config/options.def. -->\n\n"
              "A run file is YAML: a mapping of the keys below. The same keys go on the command line as `key=value`, and inside a\n"
              "dataset as `datasets.0.path=value`; the command line wins. An unknown key, a wrong type and a value out of range\n"
-             "are errors, all told at once.\n\n"
+             "are errors, reported all at once.\n\n"
              "Numbers may be written as `2e-4`; integers have neither fraction nor exponent. Booleans are `true`/`false` (`yes`,\n"
              "`no`, `on`, `off` are read too). Sizes take `KB`, `MB`, `GB`, `TB` (powers of 1000) and `KiB`, `MiB`, `GiB`, `TiB`.\n"
              "A list of one needs no brackets; on the command line `key=a,b` is a list too. An empty value or `null` means the default.\n"
-             "Names in the last column are those of other tools: they are read, and the key's own name is printed. Other keys of\n"
-             "theirs are ignored, and named, where they change nothing here; else the error says what to write. `false` under\n"
-             "such a name, where it means the default, gives way to another name for the same key.\n\n"
-             "A key that has no effect beside the others gets a warning that says why, and the run goes on: `lora_rank` without\n"
+             "Names in the last column are other tools' names for the key: they are read, and the key's own name is printed. Other\n"
+             "tools' keys that change nothing here are ignored, with a note; any other key is an error that says what to write.\n"
+             "If `false` under such a name means the default, another name for the same key wins.\n\n"
+             "A key without effect, because of other keys, gets a warning that says why, and the run starts: `lora_rank` without\n"
              "`lora: true`. A value that asks for nothing (`false`, `0`) gets none.\n");
     for (size_t i = 0; i < num_option_rows; i++) {
         const OptionRow *row = &option_rows[i];
