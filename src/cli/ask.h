@@ -29,7 +29,8 @@ typedef struct SampleArgs {
          "above 1: tokens of the prompt and the text become less likely; 1: none (1)"}, \
         {"--presence-penalty", FLAG_FLOAT, &(s)->sample.presence, "X", \
          "taken from the score of each token that the text has already, -2 to 2 (0)"}, \
-        {"--frequency-penalty", FLAG_FLOAT, &(s)->sample.frequency, "X", "the same for each time that the text has it, -2 to 2 (0)"}, \
+        {"--frequency-penalty", FLAG_FLOAT, &(s)->sample.frequency, "X", \
+         "taken from a token's score for each time that the text has it, -2 to 2 (0)"}, \
         {"--logit-bias", FLAG_LIST, &(s)->biases, "ID=V", "add V to the score of this token; may be given several times"}, \
         {"--ban", FLAG_LIST, &(s)->bans, "ID", "never choose this token; may be given several times"}, \
         {"--seed", FLAG_INT, &(s)->seed, "N", "of the random choices (0)"}, KV_FLAG(&(s)->kv), SPLIT_K_FLAG(&(s)->split_k), \

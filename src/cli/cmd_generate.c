@@ -270,7 +270,7 @@ Status cmd_generate(CliArgs *args)
           {"--prompts", FLAG_TEXT, &g.prompts, "FILE",
            "many prompts, a line of JSON each: {\"prompt\"}, {\"messages\"} or {\"ids\"}, and perhaps \"id\", \"adapter\" and \"max_tokens\"; -: from standard input"},
           {"--out", FLAG_TEXT, &g.out, "FILE",
-           "with --prompts: a line of JSON a sample: index, sample, id, text, ids, stop_reason; the same command goes on with what is there"},
+           "with --prompts: a line of JSON a sample: index, sample, id, text, ids, stop_reason; the same command resumes an unfinished file"},
           {"--n", FLAG_INT, &g.num, "N", "with --prompts: samples of each prompt (1)"},
           {"--rows", FLAG_INT, &g.rows, "N", "with --prompts: texts that are made at once; 0: 16 on a CPU, 64 on a GPU (0)"},
           {"--pages", FLAG_INT, &g.pages, "N", "with --prompts: pages of the cache for all of them; 0: as many as they may need (0)"},

@@ -107,15 +107,15 @@ Status cmd_inspect(CliArgs *args)
     bool         done;
     DecodingArgs decoding = {0};
     const Flag   flags[] = {
-          {"--model", FLAG_TEXT, &model, "DIR", "whose tokenizer and chat template are used"},
+          {"--model", FLAG_TEXT, &model, "DIR", "folder of the tokenizer and chat template"},
           {"--json", FLAG_SWITCH, &view.json, NULL,
            "a line a row: {\"ids\": [...], \"mask\": [...], \"row\": i}; mask is 1 where a token is trained"},
           {"--rows", FLAG_INT, &rows, "N", "rows shown; -1: all (3; all with --json)"},
           {"--gpu", FLAG_TEXT, &decoding.gpu, "NAME", "of a model: how many texts decode at once on this GPU: h200, h100, rtx4090, ..."},
           {"--context", FLAG_INT, &decoding.context, "N",
-           "with tokens of each, prompt included (4096); without --gpu on this machine's device"},
+           "tokens of each text, with its prompt (4096); without --gpu: on this machine's device"},
           {"--quantization", FLAG_TEXT, &decoding.quantization, "FORMAT",
-           "with --gpu or --context: of matrices kept in int8, fp8, nf4, ... (as the folder has them)"},
+           "with --gpu or --context: with matrices kept in int8, fp8, nf4, ... (as the folder has them)"},
           KV_FLAG(&decoding.kv),
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));

@@ -60,7 +60,7 @@ Status cmd_render(CliArgs *args)
         {"--documents", FLAG_TEXT, &r.documents, "FILE", "JSON list of documents"},
         {"--add-generation-prompt", FLAG_SWITCH, &r.add_generation_prompt, NULL, "end with the beginning of an assistant's answer"},
         {"--var", FLAG_LIST, &r.variables, "NAME=VALUE", "a variable of the template, as JSON or text; may be given several times"},
-        {"--template", FLAG_TEXT, &r.template_name, "NAME", "which one, if the folder names several templates (default)"},
+        {"--template", FLAG_TEXT, &r.template_name, "NAME", "name of the template, if the folder has several (default)"},
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof *flags, false, &done));
     if (done) return OK;

@@ -67,10 +67,10 @@ Status cmd_score(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--json", FLAG_SWITCH, &s.json, NULL,
-         "a line of JSON a row: ids, logprobs (natural; the first token has none: null), labels where the row has them or a mask, "
-         "prompt_tokens of a prompt, tokens that are summed, sum"},
+         "a line of JSON per row: ids, logprobs (natural; null for the first token), labels if the row has labels or a mask, "
+         "prompt_tokens if it has a prompt, tokens: how many are summed, sum"},
         {"--logprobs", FLAG_INT, &s.top, "K",
-         "with --json or --out: also top_ids, the K likeliest tokens in each one's place, and top_logprobs, ln p of these (0)"},
+         "with --json or --out: also top_ids, the K likeliest tokens at each position, and top_logprobs, their ln p (0)"},
         {"--out", FLAG_TEXT, &s.out, "FILE", "writes the lines of --json to this file, whole or not at all"},
         {"--context", FLAG_INT, &s.context, "N", "most tokens of a row; a longer one is refused (the model's)"},
         MODEL_FLAGS(&s.model),

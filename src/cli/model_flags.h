@@ -15,7 +15,7 @@ typedef struct ModelArgs {
 #define QUANTIZATION_FLAG(to) \
     { \
         "--quantization", FLAG_TEXT, to, "FORMAT", \
-            "keep the matrices of blocks in few bits, made as they load: int8, fp8, nf4, nf4_once, nvfp4 or none (as the folder has them)" \
+            "keep the matrices of blocks in few bits, quantised as they load: int8, fp8, nf4, nf4_once, nvfp4 or none (as the folder has them)" \
     }
 #define KV_FLAG(to) \
     { \
@@ -24,14 +24,15 @@ typedef struct ModelArgs {
 #define SPLIT_K_FLAG(to) \
     { \
         "--split-k", FLAG_SWITCH, to, NULL, \
-            "make long sums of decoding in parts: sooner, by other bits than prompts are read; on GPUs of compute capability 9.0, in bf16 or fp16" \
+            "compute long sums of decoding in parts: faster, with other bits than in reading prompts; on GPUs of compute capability 9.0, in bf16 or fp16" \
     }
 #define MODEL_FLAGS(m) {"--adapter", FLAG_TEXT, &(m)->adapter, "DIR", "a LoRA adapter over the model"}, MODEL_FLAGS_BUT_ADAPTER(m)
 #define MODEL_FLAGS_BUT_ADAPTER(m) \
     {"--dtype", FLAG_TEXT, &(m)->dtype, "NAME", \
      "weights and arithmetic in fp32, bf16 or fp16 (as the folder has them; where that is fp16, bf16)"}, \
         QUANTIZATION_FLAG(&(m)->quantization), \
-        {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", "the same, as an adapter was trained (as its folder says)"}, \
+        {"--qlora", FLAG_TEXT, &(m)->qlora, "FORMAT", \
+         "as --quantization: the format that an adapter was trained over (as its folder says)"}, \
         {"--recipe", FLAG_TEXT, &(m)->recipe, "NAME", \
          "products in blocks as in training: bf16, fp8-hybrid or nvfp4 (bf16: in the model's dtype)"}, \
         {"--device", FLAG_TEXT, &(m)->device, "NAME", "auto, cpu or cuda (auto)"}, \
