@@ -1,4 +1,4 @@
-"""BLOOM: ALiBi in place of positions, a norm of the embeddings, each head's query, key and value in one projection."""
+"""BLOOM: ALiBi instead of positions, a norm of the embeddings, each head's query, key and value in one projection."""
 
 from typing import Any
 

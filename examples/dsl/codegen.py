@@ -1,4 +1,4 @@
-"""CodeGen: GPT-J whose projections of queries, values and keys lie in four pieces, as it was trained on four devices."""
+"""CodeGen: GPT-J whose projections of queries, values and keys are stored in four pieces, as it was trained on four devices."""
 
 from typing import Any
 

@@ -9,7 +9,7 @@ from surogate.models.layers import DECODER, IGNORED, REFUSED, ROPE, Linear, RMSN
 
 CONFIG = changed(
     DECODER, "G",
-    D=Size("qk_rope_head_dim", 64),  # elements of a head that turn, N those that don't
+    D=Size("qk_rope_head_dim", 64),  # rotated elements of a head; N: the others
     N=Size("qk_nope_head_dim", 128),
     E=Size("v_head_dim", 128),
     Q=Number("q_lora_rank", "1536", null="0", min=0, integer=True),

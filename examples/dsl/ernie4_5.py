@@ -1,4 +1,4 @@
-"""ERNIE 4.5: Llama in which neighbouring elements of each head turn."""
+"""ERNIE 4.5: Llama in which adjacent elements of each head are rotated in pairs."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""EXAONE 4: norms behind attention and MLP and of each head; rotary positions only where there is a window, if there is one."""
+"""EXAONE 4: norms after attention and MLP and on each head; if the model has windows, only layers with a window have rotary positions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Gemma: Llama with norms whose weights lie around 0, a GELU gate, and embeddings times the root of their size."""
+"""Gemma: Llama with norm weights around 0, a GELU gate, and embeddings multiplied by the square root of their size."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""GLM-4-0414: norms before and behind attention and MLP; neighbouring elements of a part of each head turn."""
+"""GLM-4-0414: norms before and after attention and MLP; adjacent elements of a part of each head are rotated in pairs."""
 
 from typing import Any
 

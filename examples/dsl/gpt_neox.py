@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia: attention and MLP side by side, each behind a layer norm; each head's query, key and value in one projection."""
+"""GPT-NeoX and Pythia: attention and MLP in parallel, each after a layer norm; each head's query, key and value in one projection."""
 
 from typing import Any
 

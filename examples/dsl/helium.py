@@ -1,4 +1,4 @@
-"""Helium: Llama in which neighbouring elements of each head turn."""
+"""Helium: Llama in which adjacent elements of each head are rotated in pairs."""
 
 from typing import Any
 

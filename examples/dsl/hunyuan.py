@@ -1,4 +1,4 @@
-"""Hunyuan dense: Llama with a norm of each query and key head behind the rotary positions."""
+"""Hunyuan dense: Llama with a norm of each query and key head after the rotary positions."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""MPT: ALiBi in place of positions, layer norms without biases, one projection of queries, keys and values, which may be clipped."""
+"""MPT: ALiBi instead of positions, layer norms without biases, one projection of queries, keys and values, which may be clipped."""
 
 from typing import Any
 

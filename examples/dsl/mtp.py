@@ -46,7 +46,7 @@ class LlamaMTP(llama.Llama):
     @forward
     def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any, doc_start: Any, labels: Any, hyper: Any) -> dict[str, Any]:
         with graph() as g:
-            def next_of(x: Any, name: str) -> Any:  # of the token behind each; 0 behind a row's last one
+            def next_of(x: Any, name: str) -> Any:  # id of the token after each; 0 after a row's last token
                 return g.slice(g.pad(x, dim=1, after=1, name=f"{name}.longer"), dim=1, begin=1, size="T", name=name)
 
             rope = self.rope(g)

@@ -1,4 +1,4 @@
-"""OPT: learned positions behind two rows that aren't used, layer norms before or behind, embeddings of another size in one of them."""
+"""OPT: learned positions after two unused rows, layer norms before or after each part, embeddings of another size in one model."""
 
 from typing import Any
 

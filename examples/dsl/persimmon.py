@@ -1,4 +1,4 @@
-"""Persimmon: each head's query, key and value in one projection, behind which queries and keys have a layer norm; half of each head turns."""
+"""Persimmon: each head's query, key and value in one projection, then a layer norm of queries and keys; half of each head is rotated."""
 
 from typing import Any
 

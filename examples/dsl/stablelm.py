@@ -21,7 +21,7 @@ REQUIRE_STABLELM = changed(REQUIRE, "rotary_share == 1") | {"R % 2 == 0": "parti
 
 @module
 class HeadNorms(Module):
-    """Of each head y = (x - mean(x)) / deviation(x) * weight, with weights of its own."""
+    """Norms each head: y = (x - mean(x)) / deviation(x) * weight, with separate weights for each head."""
 
     weight = Param(Tensor["size"], init="ones", decay=False)
 

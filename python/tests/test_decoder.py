@@ -1,6 +1,6 @@
-"""Ids of hidden states over a matrix, and the small model: what they take, what they refuse, what they say.
+"""Choosing ids from hidden states with a matrix, and the small model: accepted inputs, refused inputs, messages.
 
-Run from the root of the source tree; the last line counts the tests. The library is that of SUROGATE_LIBRARY or of build/.
+Run from the root of the source tree; the last line counts the tests. The library is SUROGATE_LIBRARY, or the one in build/.
 """
 
 from __future__ import annotations

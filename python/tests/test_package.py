@@ -1,6 +1,6 @@
-"""The package on the CPU: what it does on arrays of all kinds, and that its loop has the command's bits.
+"""The package on the CPU: arrays of all kinds, and a training loop with the command's bits.
 
-Run from the root of the source tree; the last line counts the tests. The library is that of SUROGATE_LIBRARY or of build/.
+Run from the root of the source tree; the last line counts the tests. The library is SUROGATE_LIBRARY, or the one in build/.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHAKESPEARE = str(ROOT / "examples/shakespeare")
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """What training shows goes nowhere."""
+    """Discards the progress that training prints."""
     sys.stderr.flush()
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -675,7 +675,7 @@ class Around(InFolder):
         for kind, says, call in wrong:
             with self.assertRaisesRegex(kind, says):
                 call()
-        trainer.train_step([1, 2], lr=1e-3)  # what a wrong one had handed in is gone
+        trainer.train_step([1, 2], lr=1e-3)  # micro-batches of the refused call are gone
 
     def test_nothing_open_is_copied(self) -> None:
         tokenizer = Tokenizer(SHAKESPEARE)

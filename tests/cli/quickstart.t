@@ -13,7 +13,7 @@ END
 chmod +x "$dir/bin/cmake"
 printf '%s\n' "all: phony" "surogate: phony" > "$dir/plain"
 printf '%s\n' "libsurogate_cuda.so: CUDA_SHARED_LIBRARY_LINKER" "surogate: phony" "surogate_cuda: phony" > "$dir/nvcc"
-# targets TARGETS GPU: what is built.
+# targets TARGETS GPU: prints what is built.
 targets() { TARGETS=$dir/$1 PATH=$dir/bin:$PATH make -s quickstart-build BUILD="$dir/build" GPU="$2" 2>&1 | sed -n 's/.*--target //p'; }
 check "a GPU and nvcc: $(targets nvcc /dev/null)" [ "$(targets nvcc /dev/null)" = "surogate surogate_cuda" ]
 check "a GPU without nvcc" [ "$(targets plain /dev/null)" = surogate ]

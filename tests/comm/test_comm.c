@@ -33,7 +33,7 @@ struct Team {
     Status (*run)(Member *member);
     uint64_t seed;
     int      culprit, moment; /* the rank that fails, and when */
-    int      port, listener;  /* of the sockets that ranks meet on */
+    int      port, listener;  /* port and listening socket on which ranks meet */
     void (*change)(Member *member, CommMeeting *meeting);
     const CommLimits *limits;
     Member            members[MOST];

@@ -37,7 +37,7 @@ typedef struct Problem {
     const AttentionAttrs *attrs;
     DType                 dtype, cached;
     bool                  rounded; /* keys and values of tokens are rounded to e4m3, but stored as floats */
-    int                   index;   /* of the tested kernel */
+    int                   index;   /* index of the tested kernel */
     int64_t               width, out_width, element, cached_element;
     Row                   row[MOST_ROWS];
 } Problem;

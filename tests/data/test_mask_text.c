@@ -430,7 +430,7 @@ static const char *const talks[] = {
 };
 enum { NUM_TALKS = sizeof talks / sizeof talks[0], QUOTING = NUM_TALKS - 1 };
 
-/* Special tokens of these forms: those of IM, <|sep|> and the markers of tags_answers. */
+/* Special tokens of these forms: IM, <|sep|> and the markers of tags_answers. */
 #define SHAPE(source, prefix) \
     { \
 #source, source, "<|im_end|>", "<|im_end|>", IM " <|sep|> " prefix, "", NULL, false \

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def anchors(path: Path) -> set[str]:
-    """What #names of its headings work both on the site and where the source is read."""
+    """The #names of its headings that work both on the site and where the source is read."""
     found: set[str] = set()
     fenced = False
     for line in path.read_text(encoding="utf-8").splitlines():

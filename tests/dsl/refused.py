@@ -54,7 +54,7 @@ PROGRAMS: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     # gradients
     (NORMED, 'x = g.mul(x, g.reshape(g.rms_norm(x, self.norm, name="n").rstd, "B", "T", 1, name="r"), name="m")\n            &', TRAIN,
      ("@: the loss reads", "the op has no gradient for it")),
-    # what can't be generated
+    # generation refused
     (WINDOW, "&, bidirectional=True", GENERATE, ("@: blocks.0.attn.y: attention is bidirectional", "nothing can be generated")),
     ("g.attention(q, k, v, doc_start", "g.attention(q, k, v, positions", GENERATE, ("@: blocks.0.attn.y: attention takes positions for doc_start",)),
     (NORMED, 'x = g.sub(x, g.mean(x, dim=1, name="mid"), name="centred")\n            &', GENERATE, ("@: mid = mean(...) mixes tokens, or counts them",)),

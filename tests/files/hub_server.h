@@ -26,7 +26,7 @@ typedef struct HubServer {
     int       hub_port, cdn_port;
     pthread_t thread;
     char      large[HUB_LARGE_BYTES];
-    /* what goes wrong, counted down where it is a number of times */
+    /* faults to make; a number counts how many times */
     int         cut;           /* the large file's connection is closed halfway */
     int         no_range;      /* ranges are ignored */
     int         corrupt;       /* one byte of the large file differs */

@@ -1,4 +1,5 @@
-/* memory: auto: the choice is brute force's, of shallow models (test_setup_memory_long has more); what the run file says of it. */
+/* memory: auto: its choice equals brute force's, for shallow models (test_memory_auto_long tests more), and its messages about the run
+ * file. */
 #include "memory_grid.h"
 
 #define STATE_RUN "model_dtype: bf16\nmaster_dtype: fp32\nmoment_dtype: fp32\nsequence_len: 2048\nper_device_train_batch_size: 1\n"

@@ -246,8 +246,8 @@ static double apart(const float *a, const float *b, int64_t count, double *most)
     return sqrt(sum / (double)count);
 }
 
-/* Nothing but rounding lies between what transformers computes in float16 and without rounding, and it rounds wherever we do: we are no
- * further from the latter than it is, nor further than twice that from it. */
+/* transformers in float16 rounds wherever we do, so rounding is its only difference from the exact result. We may be no further from the
+ * exact result than transformers is, and no further from transformers than twice that distance. */
 static void fp16_is_no_further_from_exact_than_that_of_transformers(void)
 {
     static const char *const named[] = {"qwen3", "llama", "gpt2", "gemma3"};

@@ -1,5 +1,5 @@
-/* Ids over a bare matrix: those that a plain choice of plain logits has, for every strategy and format; rows apart; what can't be is said.
- */
+/* Choosing ids with a bare matrix: the ids equal a plain choice from plain logits, for every strategy and format; rows are independent;
+ * unsupported settings are refused with a reason. */
 #include "infer/head_decoder.h"
 
 #include "ops/ops.h"

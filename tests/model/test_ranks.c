@@ -35,7 +35,7 @@ typedef struct Case {
 typedef struct Result {
     double  loss[STEPS], norm[STEPS];
     float  *weights; /* trained weights, parameters in the order of names */
-    float  *begun;   /* the same before training */
+    float  *begun;   /* trained weights before training */
     int64_t numel;
     int64_t lasting; /* bytes of a rank's weights, gradients and optimizer, without FP8 scales and their history */
 } Result;
@@ -84,9 +84,10 @@ static CompileOptions options_of(const Case *c, int rank, int world)
     if (c->other_operands) options.precision.forward = options.precision.backward = c->dtype == DT_F32 ? DT_BF16 : DT_F32;
     options.optimizer = c->optimizer;
     options.weight_decay = 0.1;
-    /* Adam makes a whole step of a gradient that is nothing but rounding, and how sums are rounded depends on the number of ranks: one rank
-     * adds all its rows in a product, and each of several its own micro-steps first, since gradients cross once a step. Where both add the
-     * same micro-batches in the same order, all is the same (the_sums_of_one_rank), but for the rounding of the norm that clips. */
+    /* Adam makes a whole step even for a gradient that is only rounding error, and the rounding of sums depends on the number of ranks: one
+     * rank adds all its rows in one product, while each of several ranks adds its own micro-steps first, because gradients are exchanged
+     * once per step. If both add the same micro-batches in the same order, everything is equal (the_sums_of_one_rank), except the rounding
+     * of the norm for clipping. */
     options.adamw_epsilon = c->unclipped ? 1e-8 : 1e-4;
     if (c->unclipped) options.max_grad_norm = 0;
     options.recompute = c->recompute;
@@ -341,7 +342,7 @@ static void result_free(Result *r)
 typedef struct Bound {
     double loss, norm;
     double most; /* any weight's difference, as a share of the largest update; 0: not checked */
-    double mean; /* weights: root mean square of the differences, as a share of that of the updates */
+    double mean; /* weights: root mean square of the differences, relative to the root mean square of the updates */
 } Bound;
 
 static const Bound fp32 = {1e-6, 1e-5, 1e-5, 1e-5}, loose = {1e-6, 1e-5, 1e-4, 1e-4};

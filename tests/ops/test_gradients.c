@@ -1,9 +1,9 @@
-/* Backward rules against central differences of the forward kernels. Around each sample of each op with a rule, a
+/* Backward rules against central differences of the forward kernels. Each sample of each op with a rule gets a graph: trained parameters ->
+ * inputs -> op -> a random linear functional of its outputs -> loss. autodiff differentiates the graph.
  * graph: trained parameters -> inputs -> op -> a random linear functional of its outputs -> loss; autodiff
  * differentiates it.
  *
- *   test_gradients [op]
- */
+ *   test_gradients [op] */
 #include "ops/op_case.h"
 #include "ops/op_inputs.h"
 #include "passes/pass.h"

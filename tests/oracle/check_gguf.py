@@ -293,8 +293,11 @@ class TableGelu(torch.nn.Module):
 
 
 def check_table(label, folder, path, size):
-    """transformers with that gelu gives llama.cpp's numbers: the table is all of the difference. An argument between two values of fp16 goes to
-    either, by the last bit of the sums before it; so the texts are short, and a quarter of them must be free of that."""
+    """transformers with that gelu gives llama.cpp's numbers: the table is the whole difference.
+
+    An argument between two fp16 values is rounded to either one, depending on the last bit of earlier sums. So the texts are short, and a
+    quarter of them must be free of such arguments.
+    """
     reader, rng, model = Reader(path), random.Random(7), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64).eval()
     texts = [[rng.randrange(size) for _ in range(3)] for _ in range(16)]
     asked = [(ids, told) for ids in texts if (told := reader.best(ids))]

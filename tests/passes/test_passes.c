@@ -1,6 +1,5 @@
-/* The passes on the shipped families: which fusions fire, the graph's text as it is bound and as it is run (golden files; --update
- * rewrites them; what each pass does is in tests/passes/PASS), print -> parse -> print, plans of generated configs, plans of large
- * models. */
+/* The passes on the shipped families: which fusions apply, the graph's text after `bind` and as it runs (golden files; --update rewrites
+ * them), print -> parse -> print, plans of generated configs, plans of large models. tests/passes/PASS tests each pass alone. */
 #include "base/philox.h"
 #include "family_config.h"
 

@@ -13,7 +13,7 @@ house() {
     echo "$1" > "$dir/house/src/base/a.c"
     echo '#include "base/a.h"' > "$dir/house/src/ops/b.c"
 }
-says() { # what text
+says() { # NAME TEXT
     "$dir/house/tools/check-layers" > "$dir/out" 2>&1 && status=0 || status=$?
     check "$1 is refused, with \"$2\": $(cat "$dir/out")" grep -qF "$2" "$dir/out"
     check "$1: status $status" [ "$status" = 1 ]

@@ -72,7 +72,7 @@ run "${go_on[@]}" output_dir="$dir/ranks" gpus=2 gradient_accumulation_steps=1
 check "two ranks: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 check "the first loss is the same" [ "$(first_loss "$dir/ranks")" = "$(first_loss "$dir/whole")" ]
 
-# What the run goes on from is an input of it.
+# The adapter that the run continues is one of its inputs.
 run "${go_on[@]}" output_dir="$dir/part" max_steps=4
 sed 's/"lora_dropout": 0.1/"lora_dropout": 0.2/' "$dir/first/adapter_config.json" > "$dir/changed"
 cp -r "$dir/first" "$dir/copy"

@@ -135,7 +135,7 @@ class Graph:
         return self._builder.select(when, then, otherwise, name)
 
     def repeat(self, count: Any, turn: Callable[..., Any], *first: Any) -> Any:
-        """What `turn` makes of the tensors, applied that many times with the same weights: g.repeat("L", lambda x: self.block(x), x)."""
+        """Applies `turn` to the tensors, `count` times with the same weights: g.repeat("L", lambda x: self.block(x), x)."""
         return self._builder.repeat_shared(count, turn, first)
 
 

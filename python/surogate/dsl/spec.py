@@ -1,4 +1,4 @@
-"""What a model file declares: tensors, parameters, modules, config keys, names in a model folder."""
+"""The declarations of a model file: tensors, parameters, modules, config keys, names in a model folder."""
 
 from __future__ import annotations
 
@@ -494,7 +494,9 @@ _DTYPES = {"fp32": "f32", "float32": "f32", "float": "f32", "bfloat16": "bf16", 
 
 
 def check_symbols(value: Dim, known: dict[str, bool], where: Where | None = None, later: Container[str] = (), what: str = "") -> Dim:
-    """known: symbols, and whether each is a list; later: those that are named behind it; what: whose the expression is, for messages."""
+    """known: symbols, and whether each is a list; later: names of symbols that are defined later; what: owner of the expression, for
+    messages.
+    """
     front = (what and f"{what}: ") + f'"{value.text}": '
     for name in sorted((value.names | value.lists) - set(known)):
         if name in later:

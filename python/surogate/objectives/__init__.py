@@ -1,1 +1,1 @@
-"""What models are trained for, in the DSL: docs/objectives.md."""
+"""Training objectives in the DSL: docs/objectives.md."""
