@@ -639,7 +639,7 @@ const OpDef op_attention_bwd = {
              "  {num_heads=2, num_kv_heads=1, head_dim=128, dense=true, bidirectional=true}\n"
              "[1,200,4,128], [1,200,1024], _, _, [1,200,4,128], [1,4,200], i32[1,200], _, _, [200,4]"
              "  {num_heads=4, num_kv_heads=2, head_dim=128}\n"
-             "[1,333,4,128], [1,333,1536], _, _, [1,333,4,128], [1,4,333], i32[1,333], _, [4], [665,4]"
+             "[1,333,4,128], [1,333,1536], _, _, [1,333,4,128], [1,4,333], i32[1,333], _, [4], [511,4]"
              "  {num_heads=4, num_kv_heads=4, head_dim=128, window=129, bidirectional=true}\n"
              "[2,333,2,64], [2,333,256], _, _, [2,333,2,64], [2,2,333], i32[2,333], _, _, [90,2]"
              "  {num_heads=2, num_kv_heads=1, head_dim=64, window=100}\n"
