@@ -10,6 +10,26 @@ static __device__ __forceinline__ float sigmoid_of(float x)
     return 1.0f / (1.0f + expf(-x));
 }
 
+enum { SIGMOID_LEAST = -87 };
+
+/* sigmoid_of(x) with the same bits, if x isn't below SIGMOID_LEAST: the divisor has a normal reciprocal, so one Newton step rounds it
+ * correctly. There is no branch, unlike in a division. */
+static __device__ __forceinline__ float sigmoid_near(float x)
+{
+    float d = 1.0f + expf(-x), r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    return fmaf(r, fmaf(-d, r, 1.0f), r);
+}
+
+/* Functions that read a sigmoid: of(s, a, b), where s is the sigmoid of argument(a, b). A chain computes the sigmoids of all its
+ * elements first. */
+template <typename F> struct OfSigmoid {
+    __device__ float operator()(float a, float b) const
+    {
+        return F::of(sigmoid_of(F::argument(a, b)), a, b);
+    }
+};
+
 struct Exp {
     __device__ float operator()(float x, float) const
     {
@@ -38,17 +58,25 @@ struct Tanh {
     }
 };
 
-struct Sigmoid {
-    __device__ float operator()(float x, float) const
+struct Sigmoid : OfSigmoid<Sigmoid> {
+    static __device__ float argument(float x, float)
     {
-        return sigmoid_of(x);
+        return x;
+    }
+    static __device__ float of(float s, float, float)
+    {
+        return s;
     }
 };
 
-struct Silu {
-    __device__ float operator()(float x, float) const
+struct Silu : OfSigmoid<Silu> {
+    static __device__ float argument(float x, float)
     {
-        return x * sigmoid_of(x);
+        return x;
+    }
+    static __device__ float of(float s, float x, float)
+    {
+        return x * s;
     }
 };
 
@@ -66,18 +94,25 @@ struct SigmoidBwd {
     }
 };
 
-struct SiluBwd {
-    __device__ float operator()(float dy, float x) const
+struct SiluBwd : OfSigmoid<SiluBwd> {
+    static __device__ float argument(float, float x)
     {
-        float s = sigmoid_of(x);
+        return x;
+    }
+    static __device__ float of(float s, float dy, float x)
+    {
         return dy * (s + x * s * (1.0f - s));
     }
 };
 
-struct LogSigmoidBwd {
-    __device__ float operator()(float dy, float x) const
+struct LogSigmoidBwd : OfSigmoid<LogSigmoidBwd> {
+    static __device__ float argument(float, float x)
     {
-        return dy * sigmoid_of(-x);
+        return -x;
+    }
+    static __device__ float of(float s, float dy, float)
+    {
+        return dy * s;
     }
 };
 
@@ -120,33 +155,40 @@ struct SoftcapBwd {
     }
 };
 
-/* gelu(x), and *slope, its derivative. TANH: by the approximation. */
-template <bool TANH> static __device__ __forceinline__ float gelu_of(float x, float *slope)
-{
-    if (TANH) {
-        float s = 1.0f / (1.0f + expf(-gelu_argument(x)));
-        *slope = s + x * s * (1.0f - s) * gelu_argument_slope(x);
-        return x * s;
-    }
-    float below = normcdff(x);
-    *slope = below + 0.3989422804f * x * expf(-0.5f * x * x);
-    return x * below;
-}
-
-template <bool TANH> struct Gelu {
-    __device__ float operator()(float x, float) const
+/* gelu by the approximation; gelu by erf. */
+struct GeluTanh : OfSigmoid<GeluTanh> {
+    static __device__ float argument(float x, float)
     {
-        float slope;
-        return gelu_of<TANH>(x, &slope);
+        return gelu_argument(x);
+    }
+    static __device__ float of(float s, float x, float)
+    {
+        return x * s;
     }
 };
 
-template <bool TANH> struct GeluBwd {
+struct GeluTanhBwd : OfSigmoid<GeluTanhBwd> {
+    static __device__ float argument(float, float x)
+    {
+        return gelu_argument(x);
+    }
+    static __device__ float of(float s, float dy, float x)
+    {
+        return dy * (s + x * s * (1.0f - s) * gelu_argument_slope(x));
+    }
+};
+
+struct GeluErf {
+    __device__ float operator()(float x, float) const
+    {
+        return x * normcdff(x);
+    }
+};
+
+struct GeluErfBwd {
     __device__ float operator()(float dy, float x) const
     {
-        float slope;
-        gelu_of<TANH>(x, &slope);
-        return dy * slope;
+        return dy * (normcdff(x) + 0.3989422804f * x * expf(-0.5f * x * x));
     }
 };
 

@@ -5,12 +5,12 @@
 
 static Status gelu_run(const KernelArgs *args)
 {
-    return ((const GeluAttrs *)args->attrs)->tanh ? map_run(args, Gelu<true>()) : map_run(args, Gelu<false>());
+    return ((const GeluAttrs *)args->attrs)->tanh ? map_run(args, GeluTanh()) : map_run(args, GeluErf());
 }
 
 static Status gelu_bwd_run(const KernelArgs *args)
 {
-    return ((const GeluAttrs *)args->attrs)->tanh ? map_run(args, GeluBwd<true>()) : map_run(args, GeluBwd<false>());
+    return ((const GeluAttrs *)args->attrs)->tanh ? map_run(args, GeluTanhBwd()) : map_run(args, GeluErfBwd());
 }
 
 CUDA_KERNELS(gelu, {.dtypes = DT_SET_DECODE, .run = gelu_run, .name = "packs"})
