@@ -14,12 +14,13 @@
  * have room for, by their registers. */
 enum { THREADS = 128, EACH = 16, STAGES = 2, BLOCKS = 5 };
 
-/* Where an operand comes from. SHARED: the thread's column, from dtype T. */
+/* Where an operand comes from. UNREAD: the step has no such operand. LATEST: the previous step's result, in registers. ZERO: an absent
+ * input. INPUT: memory. F32, BF16, F16: the thread's column of shared memory, in this dtype. */
 typedef enum SourceKind { SOURCE_UNREAD, SOURCE_LATEST, SOURCE_ZERO, SOURCE_INPUT, SOURCE_F32, SOURCE_BF16, SOURCE_F16 } SourceKind;
 
 typedef struct Source {
     int kind;   /* SourceKind */
-    int staged; /* in shared memory: it is in the current stage */
+    int staged; /* in shared memory: whether it is an input of the current stage */
     int at;     /* SOURCE_INPUT: index of the input; in shared memory: byte where the columns begin, without the stage's offset */
 } Source;
 
@@ -49,7 +50,7 @@ typedef struct ChainRun {
     RunCopy     copies[CHAIN_MAX_IN];
     const char *in[CHAIN_MAX_IN];
     signed char dtype[CHAIN_MAX_IN];
-    Divisor     dim[TENSOR_MAX_DIMS], row;           /* the result's dims, of which the first and the last aren't read; units in a row */
+    Divisor     dim[TENSOR_MAX_DIMS], row;           /* the result's dims except the last; units in a row */
     uint32_t    step[CHAIN_MAX_IN][TENSOR_MAX_DIMS]; /* as Broadcast.step */
     int         ndim, count, num_copies, stages, stage_bytes;
     uint32_t    units, tiles;
