@@ -1,4 +1,4 @@
-/* chain on CUDA: an interpreter. A thread takes EACH elements through all steps, with the latest result in registers as fp32. Results
+/* chain on CUDA: an interpreter. A thread takes 8 or 16 elements through all steps, with the latest result in registers as fp32. Results
  * that are read later than by the next step are kept in the thread's own column of shared memory. Inputs are copied to that column one
  * iteration ahead, so that memory is busy while steps are computed; inputs with one number for a whole row are read when a step wants
  * them. All threads of a block run the same step, so its code is read once. The host decides where each operand comes from, so that a
@@ -10,9 +10,15 @@
 #include "ops/elementwise/chain.h"
 #include "ops/elementwise/functions.cuh"
 
-/* STAGES: iterations whose inputs are in shared memory at a time, the current one included. BLOCKS: blocks that a multiprocessor shall
- * have room for, by their registers. */
-enum { THREADS = 128, EACH = 16, STAGES = 2, BLOCKS = 5 };
+/* STAGES: iterations whose inputs are in shared memory at a time, the current one included. UNITS: units that a thread takes at a time.
+ * SMALL: below so many elements, threads take 8 elements rather than 16, since a GPU isn't full and steps end sooner. */
+enum { THREADS = 128, STAGES = 2, UNITS = 2, SMALL = 1 << 21 };
+
+/* Blocks that a multiprocessor shall have room for, by their registers. */
+static constexpr int blocks_of(int unit)
+{
+    return unit == 8 ? 6 : 8;
+}
 
 /* Where an operand comes from. UNREAD: the step has no such operand. LATEST: the previous step's result, in registers. ZERO: an absent
  * input. INPUT: memory. F32, BF16, F16: the thread's column of shared memory, in this dtype. */
@@ -366,21 +372,22 @@ template <int UNIT, int N> static __device__ __forceinline__ void copy_ahead(con
     copy_commit();
 }
 
-template <int UNIT> static __global__ void __launch_bounds__(THREADS, BLOCKS) chain_units(const __grid_constant__ ChainRun run)
+template <int UNIT> static __global__ void __launch_bounds__(THREADS, blocks_of(UNIT)) chain_units(const __grid_constant__ ChainRun run)
 {
-    constexpr uint32_t UNITS = THREADS * EACH / UNIT;
+    constexpr int      EACH = UNITS * UNIT;
+    constexpr uint32_t TILE = THREADS * UNITS;
     uint32_t           ahead = run.stages - 1;
     int                stage = 0;
-    for (uint32_t s = 0; s < ahead; s++) copy_ahead<UNIT, EACH>(run, (blockIdx.x + s * gridDim.x) * UNITS + threadIdx.x, (int)s);
+    for (uint32_t s = 0; s < ahead; s++) copy_ahead<UNIT, EACH>(run, (blockIdx.x + s * gridDim.x) * TILE + threadIdx.x, (int)s);
     for (uint32_t tile = blockIdx.x; tile < run.tiles; tile += gridDim.x) {
         int into = stage ? stage - 1 : (int)ahead;
-        copy_ahead<UNIT, EACH>(run, (tile + ahead * gridDim.x) * UNITS + threadIdx.x, into);
+        copy_ahead<UNIT, EACH>(run, (tile + ahead * gridDim.x) * TILE + threadIdx.x, into);
         if (ahead)
             copy_wait<STAGES - 1>();
         else
             copy_wait<0>();
         asm volatile("" ::: "memory"); /* keeps the compiler from reading the copied data earlier */
-        run_steps<UNIT, EACH>(run, tile * UNITS + threadIdx.x, stage);
+        run_steps<UNIT, EACH>(run, tile * TILE + threadIdx.x, stage);
         stage = stage + 1 < run.stages ? stage + 1 : 0;
     }
 }
@@ -471,7 +478,7 @@ static int find_copies(ChainRun *run, const Broadcast *plan, int unit)
             copy->dense = copy->dense && plan->step[k][d] == dense;
             dense *= plan->dim[d];
         }
-        at += THREADS * EACH * copy->bytes;
+        at += THREADS * UNITS * unit * copy->bytes;
     }
     return at;
 }
@@ -501,7 +508,7 @@ static size_t make_run(const KernelArgs *args, ChainRun *run, int unit, int stag
     run->count = chain_count(attrs);
     run->stages = stages;
     run->units = (uint32_t)(type_numel(y) / unit);
-    run->tiles = (uint32_t)cuda_div_up(run->units, THREADS * EACH / unit);
+    run->tiles = (uint32_t)cuda_div_up(run->units, THREADS * UNITS);
     for (int d = 0; d < last; d++) run->dim[d] = divisor(plan.dim[d]);
     run->row = divisor(last ? plan.dim[last] / unit : (int64_t)1 << 32);
     for (int k = 0; k < args->num_in && k < CHAIN_MAX_IN; k++) {
@@ -518,7 +525,7 @@ static size_t make_run(const KernelArgs *args, ChainRun *run, int unit, int stag
         run->steps[i].out = steps[i].out < 0 ? NULL : (char *)args->out[steps[i].out].data;
     }
     run->stage_bytes = find_copies(run, &plan, unit);
-    int bytes = find_slots(run, steps, run->stage_bytes * stages, unit == 1 ? 1 : EACH);
+    int bytes = find_slots(run, steps, run->stage_bytes * stages, unit == 1 ? 1 : UNITS * unit);
     for (int i = 0; i < run->count; i++)
         for (int k = 0; k < CHAIN_OPERANDS; k++) run->steps[i].from[k] = source_of(run, steps, i, k);
     return (size_t)bytes;
@@ -529,7 +536,7 @@ static size_t make_run(const KernelArgs *args, ChainRun *run, int unit, int stag
 static int find_unit(const KernelArgs *args)
 {
     Broadcast plan = broadcast_plan_of(args, chain_result(args));
-    int       last = plan.ndim - 1, unit = 8;
+    int       last = plan.ndim - 1, unit = type_numel(chain_result(args)) < SMALL ? 4 : 8;
     bool      aligned = true;
     for (int k = 0; k < args->num_in && k < CHAIN_MAX_IN; k++) {
         if (!args->in[k].data || !plan.step[k][last]) continue;
