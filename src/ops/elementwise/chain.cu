@@ -12,7 +12,7 @@
 
 /* STAGES: iterations whose inputs are in shared memory at a time, the current one included. UNITS: units that a thread takes at a time.
  * SMALL: below so many elements, threads take 8 elements rather than 16, since a GPU isn't full and steps end sooner. */
-enum { THREADS = 128, STAGES = 2, UNITS = 2, SMALL = 1 << 21 };
+enum { THREADS = 128, STAGES = 2, UNITS = 2, SMALL = 1 << 20 };
 
 /* Blocks that a multiprocessor shall have room for, by their registers. */
 static constexpr int blocks_of(int unit)
