@@ -101,7 +101,6 @@ static const char *reason_against(const PassContext *context, const Latent *late
 {
     const CompileOptions *options = context->options;
     const Param          *params[] = {latent->k.weight->param, latent->v.weight->param};
-    if (context->plan->facts.sm && op_attention_latent.flags & OP_CPU_ALONE) return "there are no kernels for GPUs";
     if (options->precision.forward != DT_COUNT) return "products aren't in the model's dtype";
     for (int i = 0; i < 2; i++) {
         if (adapt_wraps(context, params[i])) return "an adapter changes the weights that make them";

@@ -13,10 +13,10 @@ check "of 4096 rows, 16 MiB" grep -q 'KV cache 16.00 MiB' "$dir/here"
 told --kv fp8 > "$dir/codes"
 check "half of that in FP8" grep -q 'KV cache 8.00 MiB' "$dir/codes"
 told --gpu h200 > "$dir/gpu"
-check "a GPU keeps keys and values: $(cat "$dir/gpu")" grep -q ' 36 numbers of a token, in place of a latent.s 16: there are no kernels for GPUs$' "$dir/gpu"
-check "of 4096 rows, 36 MiB" grep -q 'KV cache 36.00 MiB' "$dir/gpu"
+check "so does a GPU: $(cat "$dir/gpu")" grep -q '^latent     2 layers keep latents in the KV cache: 16 numbers' "$dir/gpu"
+check "of 4096 rows, 16 MiB" grep -q 'KV cache 16.00 MiB' "$dir/gpu"
 told --quantization int8 > "$dir/few"
-check "so does a model in few bits: $(cat "$dir/few")" grep -q 'the weights that make them are kept in few bits$' "$dir/few"
+check "a model in few bits keeps keys and values: $(cat "$dir/few")" grep -q 'the weights that make them are kept in few bits$' "$dir/few"
 
 "$SUROGATE" inspect tests/fixtures/families/qwen3 --context 64 > "$dir/other"
 check "other attention has no such line" [ "$(grep -c "^latent" "$dir/other")" = 0 ]

@@ -1,7 +1,8 @@
-/* attention_cached gives a token the same bits whether it runs alone, in a chunk of its row of any size, or beside other rows, and wherever
- * its row's pages are. This holds for caches of floats and of codes (e4m3), for every kernel of the CPU and, if there is one, of the GPU.
- * attention_turned gives the bits of qkv_norm_rope followed by attention_cached. */
+/* Over a cache of numbers or of codes (e4m3), attention_cached gives a token the same bits whether it is run alone, in a chunk of its row
+ * of any size, or beside other rows, wherever its row's pages lie: every kernel of the CPU and, where there is one, of the GPU.
+ * attention_latent does so too. attention_turned gives the bits of qkv_norm_rope and attention_cached. */
 #include "device/device.h"
+#include "ops/attention/attention_latent.h"
 #include "ops/attention/attention_turned.h"
 #include "ops/op_inputs.h"
 #include "ops/ops.h"
@@ -21,12 +22,17 @@ static const AttentionAttrs problems[] = {
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 256, .window = 70, .softcap = 0.8},
     {.num_heads = 2, .num_kv_heads = 2, .head_dim = 80, .window = 77},
     {.num_heads = 2, .num_kv_heads = 1, .head_dim = 128, .scale = -0.3},
-    {.num_heads = 80,
-     .num_kv_heads = 80,
-     .head_dim = 64}, /* the GPU's thread blocks take several tiles, and cover no, some or all rows whole */
+    {.num_heads = 80, .num_kv_heads = 80, .head_dim = 64}, /* blocks of the GPU have several tiles, and none, some or all rows whole */
 };
 
-/* A row with the packed q, k, v of all its LEN tokens, in the problem's dtype. */
+/* Of attention_latent: rows are packed as if of attention_cached, whose values nothing reads. */
+static const LatentAttrs latents[] = {
+    {.num_heads = 2, .head_dim = 10, .value_dim = 6},
+    {.num_heads = 9, .head_dim = 576, .value_dim = 512, .scale = 0.07},
+    {.num_heads = 33, .head_dim = 576, .value_dim = 512, .scale = 0.07},
+};
+
+/* A row whose tokens' packed q, k, v are there: all of it, of the rows' element size. */
 typedef struct Row {
     char   *qkv; /* (LEN, width) */
     int32_t pages[ROW_PAGES];
@@ -35,14 +41,15 @@ typedef struct Row {
 typedef struct Problem {
     Device               *device;
     const AttentionAttrs *attrs;
+    const LatentAttrs    *latent; /* NULL: the op is attention_cached */
     DType                 dtype, cached;
-    bool                  rounded; /* keys and values of tokens are rounded to e4m3, but stored as floats */
-    int                   index;   /* index of the tested kernel */
-    int64_t               width, out_width, element, cached_element;
+    bool                  rounded; /* tokens' keys and values are numbers in e4m3 */
+    int                   index;   /* of the kernel */
+    int64_t               width, q_width, out_width, element, cached_element;
     Row                   row[MOST_ROWS];
 } Problem;
 
-/* Up to three rows that run together: their number, tokens of each, position of each row's first token. */
+/* Positions of three rows that run together. */
 typedef struct Run {
     int64_t rows, len, starts[MOST_ROWS];
 } Run;
@@ -65,7 +72,8 @@ static void round_to_e4m3(DType dtype, void *element)
 static void problem_make(Problem *p)
 {
     p->width = (p->attrs->num_heads + 2 * p->attrs->num_kv_heads) * p->attrs->head_dim;
-    p->out_width = p->attrs->num_heads * p->attrs->head_dim;
+    p->q_width = p->attrs->num_heads * p->attrs->head_dim;
+    p->out_width = p->latent ? p->attrs->num_heads * p->latent->value_dim : p->q_width;
     p->element = dtype_bytes(p->dtype, 1), p->cached_element = dtype_bytes(p->cached, 1);
     for (int b = 0; b < MOST_ROWS; b++) {
         p->row[b].qkv = malloc((size_t)(LEN * p->width * p->element));
@@ -73,7 +81,7 @@ static void problem_make(Problem *p)
             float value = draw_normal(31 + (uint64_t)b, (uint32_t)i);
             char *to = p->row[b].qkv + i * p->element;
             dtype_encode(p->dtype, &value, 1, to);
-            if (p->rounded && i % p->width >= p->out_width) round_to_e4m3(p->dtype, to);
+            if (p->rounded && i % p->width >= p->q_width) round_to_e4m3(p->dtype, to);
         }
         for (int i = 0; i < ROW_PAGES; i++) p->row[b].pages[i] = 1 + (i * 7 % ROW_PAGES) * MOST_ROWS + b;
     }
@@ -84,13 +92,13 @@ static void problem_free(Problem *p)
     for (int b = 0; b < MOST_ROWS; b++) free(p->row[b].qkv);
 }
 
-/* The packed q, k, v of token t of row b. A position outside the row gives some token. */
+/* Of a place that no row has, some token. */
 static const char *token(const Problem *p, int64_t b, int64_t t)
 {
     return p->row[b].qkv + (t >= 0 && t < LEN ? t : 0) * p->width * p->element;
 }
 
-/* Writes keys (which 0) or values (which 1) of the tokens before each row's start into the row's pages; all other cells hold NaN. */
+/* Puts keys (which 0) or values of the tokens before each row's start into its pages; the rest is NaN. */
 static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
 {
     int64_t count = p->attrs->num_kv_heads * p->attrs->head_dim;
@@ -98,16 +106,32 @@ static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
     for (int64_t b = 0; b < run->rows; b++)
         for (int64_t t = 0; t < run->starts[b] && t < LEN; t++)
             convert(p->cached, cache + (p->row[b].pages[t / PAGE_LEN] * PAGE_LEN + t % PAGE_LEN) * count * p->cached_element, p->dtype,
-                    token(p, b, t) + (p->out_width + which * count) * p->element, count);
+                    token(p, b, t) + (p->q_width + which * count) * p->element, count);
 }
 
+/* Puts elements [begin, begin + count) of the new tokens' packed rows. */
+static void fill_tokens(const Problem *p, const Run *run, int64_t begin, int64_t count, char *data)
+{
+    size_t bytes = (size_t)(count * p->element);
+    for (int64_t b = 0; b < run->rows; b++)
+        for (int64_t t = 0; t < run->len; t++, data += bytes) memcpy(data, token(p, b, run->starts[b] + t) + begin * p->element, bytes);
+}
+
+/* k: of attention_cached; 1 for a latent's new keys. */
 static void fill_input(const Problem *p, const Run *run, int k, char *data)
 {
-    int64_t bytes = p->width * p->element * run->len;
-    for (int64_t b = 0; b < run->rows && k == 0; b++) memcpy(data + b * bytes, token(p, b, run->starts[b]), (size_t)bytes);
+    if (k == 0) fill_tokens(p, run, 0, p->latent ? p->q_width : p->width, data);
+    if (k == 1) fill_tokens(p, run, p->q_width, p->attrs->head_dim, data);
     if (k == 3 || k == 4) fill_cache(p, run, k - 3, data);
     for (int64_t b = 0; b < run->rows && k == 5; b++) ((int32_t *)data)[b] = (int32_t)run->starts[b];
     for (int64_t b = 0; b < run->rows && k == 6; b++) memcpy(data + b * ROW_PAGES * 4, p->row[b].pages, sizeof p->row[b].pages);
+}
+
+/* The input of attention_cached that holds the same as input k. */
+static int kind_of(const Problem *p, int k)
+{
+    static const int kinds[LATENT_IN] = {[LATENT_Q] = 0, [LATENT_K] = 1, [LATENT_KC] = 3, [LATENT_STARTS] = 5, [LATENT_PAGES] = 6};
+    return p->latent ? kinds[k] : k;
 }
 
 static Status upload_inputs(const Problem *p, const Run *run, const TensorView *in)
@@ -116,7 +140,7 @@ static Status upload_inputs(const Problem *p, const Run *run, const TensorView *
         if (!in[k].data) continue;
         size_t bytes = (size_t)type_bytes(&in[k].type);
         char  *data = malloc(bytes);
-        fill_input(p, run, k, data);
+        fill_input(p, run, kind_of(p, k), data);
         Status status = p->device->api->upload(p->device, in[k].data, data, bytes);
         free(data);
         TRY(status);
@@ -124,7 +148,7 @@ static Status upload_inputs(const Problem *p, const Run *run, const TensorView *
     return OK;
 }
 
-/* Runs a launch with device memory allocated for it. `in` and `out` have their types. */
+/* A launch over memory of its own; in has its types. */
 static Status run_launch(const Problem *p, const Run *run, Launch *launch, TensorView *in, TensorView *out, char *o)
 {
     const DeviceApi *api = p->device->api;
@@ -134,7 +158,10 @@ static Status run_launch(const Problem *p, const Run *run, Launch *launch, Tenso
         if (in[k].type.ndim) TRY(api->alloc(p->device, SPACE_DEVICE, (size_t)type_bytes(&in[k].type), &in[k].data));
     TRY(api->alloc(p->device, SPACE_DEVICE, bytes, &out[0].data));
     TRY(api->alloc(p->device, SPACE_DEVICE, launch->kernel.workspace_bytes + 1, &launch->args.workspace));
-    out[1] = in[3], out[2] = in[4];
+    if (p->latent)
+        out[1] = in[LATENT_KC];
+    else
+        out[1] = in[3], out[2] = in[4];
     TRY(api->prepare(p->device, launch, 1, &replay));
     Status status = upload_inputs(p, run, in);
     if (status == OK) status = api->run(p->device, launch, 1, replay);
@@ -144,7 +171,7 @@ static Status run_launch(const Problem *p, const Run *run, Launch *launch, Tenso
     return status;
 }
 
-/* Binds the kernel with index p->index; the CPU offers only one. */
+/* The kernel with that index; the CPU offers the first alone. */
 static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
 {
     const DeviceApi *api = p->device->api;
@@ -153,29 +180,34 @@ static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
     return api->bind(p->device, node, out);
 }
 
-/* o (rows, len, out_width). ERR_UNSUPPORTED: there is no kernel with this index. */
+/* o (rows, len, out_width). ERR_UNSUPPORTED: there are fewer kernels. */
 static Status run_rows(const Problem *p, const Run *run, char *o)
 {
     const AttentionAttrs *a = p->attrs;
     TensorType            cache = type_make(p->cached, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, a->head_dim);
-    TensorType            types[NUM_IN] = {
-                   type_make(p->dtype, 3, run->rows, run->len, p->width), {0}, {0}, cache, cache, type_make(DT_I32, 1, run->rows),
-                   type_make(DT_I32, 2, run->rows, (int64_t)ROW_PAGES)};
-    TensorView in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
-    Arena      arena = {0};
-    Graph     *graph = graph_create(&arena, "case", op_table, OP_COUNT);
-    Value     *values[NUM_IN] = {0};
-    Node      *node;
-    Launch     launch = {0};
+    TensorType            starts = type_make(DT_I32, 1, run->rows), pages = type_make(DT_I32, 2, run->rows, (int64_t)ROW_PAGES);
+    TensorType            q = type_make(p->dtype, 4, run->rows, run->len, a->num_heads, a->head_dim), key = q;
+    TensorType            types[NUM_IN] = {type_make(p->dtype, 3, run->rows, run->len, p->width), {0}, {0}, cache, cache, starts, pages};
+    TensorType            of_latent[NUM_IN] = {q, key, cache, starts, pages};
+    TensorView            in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
+    of_latent[LATENT_K].dim[2] = 1;
+    if (p->latent) memcpy(types, of_latent, sizeof types);
+    Arena  arena = {0};
+    Graph *graph = graph_create(&arena, "case", op_table, OP_COUNT);
+    Value *values[NUM_IN] = {0};
+    Node  *node;
+    Launch launch = {0};
     for (int k = 0; k < NUM_IN; k++)
         if (types[k].ndim) values[k] = graph_add_value(graph, VALUE_INPUT, arena_printf(&arena, "in%d", k), &types[k]);
-    Status status = graph_add_node(graph, &op_attention_cached, a, "out", values, NUM_IN, ~0u, &node);
+    Status status = p->latent ? graph_add_node(graph, &op_attention_latent, p->latent, "out", values, LATENT_IN, ~0u, &node)
+                              : graph_add_node(graph, &op_attention_cached, a, "out", values, NUM_IN, ~0u, &node);
     if (status == OK) status = bind_kernel(p, node, &launch.kernel);
     if (status == OK) {
         for (int k = 0; k < NUM_IN; k++) in[k].type = types[k];
         out[0].type = node->out[0]->type;
         launch.node = node;
-        launch.args = (KernelArgs){.in = in, .out = out, .num_in = NUM_IN, .num_out = 3, .attrs = node->attrs};
+        launch.args = (KernelArgs){
+            .in = in, .out = out, .num_in = p->latent ? LATENT_IN : NUM_IN, .num_out = p->latent ? 2 : 3, .attrs = node->attrs};
         launch.args.workspace_bytes = launch.kernel.workspace_bytes;
         status = run_launch(p, run, &launch, in, out, o);
     }
@@ -187,7 +219,7 @@ static Status run_rows(const Problem *p, const Run *run, char *o)
     return status;
 }
 
-/* Row 0 runs all its tokens at once, then some of them in each of these runs. The other rows run along at their own positions. */
+/* Row 0 runs all of its tokens at once, then some in each of these runs; the other rows go along at positions of their own. */
 static const Run runs[] = {
     {1, 1, {0}},           {1, 1, {63}},          {1, 1, {64}},       {1, 1, {329}},        {1, 2, {127}},
     {1, 40, {17}},         {1, 64, {64}},         {1, 65, {63}},      {1, 200, {130}},      {2, 1, {0, 250}},
@@ -202,12 +234,12 @@ static bool same_bits(const Problem *p, const Run *run, const char *whole, char 
     while (o[at] == whole[run->starts[0] * (int64_t)row + at]) at++;
     test_fail(__FILE__, __LINE__, "%s, %s over %s, kernel %d, head_dim %d, window %d: run %d has other bits from token %d, head %d on",
               p->device->api->name, dtype_info(p->dtype)->name, dtype_info(p->cached)->name, p->index, (int)p->attrs->head_dim,
-              (int)p->attrs->window, i, (int)(at / (int64_t)row), (int)(at % (int64_t)row / (p->attrs->head_dim * p->element)));
+              (int)p->attrs->window, i, (int)(at / (int64_t)row),
+              (int)(at % (int64_t)row / (p->out_width / p->attrs->num_heads * p->element)));
     return false;
 }
 
-/* A row whose tokens have no cells in its pages gives NaN, and the rows beside it are unaffected. Only for the GPU: the CPU refuses such
- * rows. */
+/* A row whose tokens have no places gives NaN, and the rows beside it what they give without it. The CPU refuses such rows. */
 static void check_room(const Problem *p, const char *whole, char *o)
 {
     static const Run outside[] = {{2, 1, {100, ROW_PAGES * PAGE_LEN}}, {2, 1, {100, -1}}, {2, 9, {100, ROW_PAGES * PAGE_LEN - 8}}};
@@ -225,7 +257,7 @@ static void check_room(const Problem *p, const char *whole, char *o)
     }
 }
 
-/* A cache of codes gives the same bits as a cache of floats with the same values. */
+/* A cache of codes gives the bits of one of numbers, where both have the same numbers. */
 static void check_codes(const Problem *p, const char *whole, char *o)
 {
     const Run all = {1, LEN, {0}};
@@ -237,7 +269,7 @@ static void check_codes(const Problem *p, const char *whole, char *o)
     problem_free(&numbers);
 }
 
-/* False: there is no kernel with index p->index. */
+/* False: there is no such kernel. */
 static bool check_kernel(Problem *p)
 {
     const Run all = {1, LEN, {0}};
@@ -256,21 +288,29 @@ static bool check_kernel(Problem *p)
     return is_there;
 }
 
-static void check_device(Device *device)
+static void check_dtypes(Device *device, const AttentionAttrs *attrs, const LatentAttrs *latent)
 {
     static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
-    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++)
-        for (int k = 0; k < 6; k++) {
-            Problem p = {.device = device, .attrs = &problems[i], .dtype = dtypes[k / 2], .cached = k % 2 ? DT_E4M3 : dtypes[k / 2]};
-            problem_make(&p);
-            while (check_kernel(&p)) p.index++;
-            problem_free(&p);
-        }
+    for (int k = 0; k < 6; k++) {
+        Problem p = {.device = device, .attrs = attrs, .latent = latent, .dtype = dtypes[k / 2], .cached = k % 2 ? DT_E4M3 : dtypes[k / 2]};
+        problem_make(&p);
+        while (check_kernel(&p)) p.index++;
+        problem_free(&p);
+    }
+}
+
+static void check_device(Device *device)
+{
+    for (size_t i = 0; i < sizeof problems / sizeof problems[0]; i++) check_dtypes(device, &problems[i], NULL);
+    for (size_t i = 0; i < sizeof latents / sizeof latents[0]; i++) {
+        AttentionAttrs attrs = {.num_heads = latents[i].num_heads, .num_kv_heads = 1, .head_dim = latents[i].head_dim};
+        check_dtypes(device, &attrs, &latents[i]);
+    }
 }
 
 /* ---- one op for two ---- */
 
-/* An op and its inputs in the host's memory; `got`: where its results are copied to, or NULL. */
+/* An op with what it reads, in the host's memory; its results may be wanted there. */
 typedef struct OpRun {
     const OpDef *op;
     const void  *attrs, *data[NODE_MAX_IN];
@@ -314,7 +354,7 @@ static Status run_bound(Device *device, const OpRun *run, const Node *node, Laun
     return OK;
 }
 
-/* Runs the op by its first kernel. */
+/* By the first kernel. */
 static Status run_op(Device *device, const OpRun *run)
 {
     Arena  arena = {0};
@@ -349,7 +389,7 @@ static char *draw(DType dtype, uint64_t seed, int64_t count)
 
 enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
 
-/* Rows that start at 0, 70 and 329, with norms or without. */
+/* Rows at 0, 70 and 329, with norms or without. */
 static void check_turned(Device *device, const AttentionAttrs *a, DType dtype, DType cached, bool norms)
 {
     int64_t element = dtype_bytes(dtype, 1), d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d,

@@ -133,12 +133,11 @@ static void latents_take_less_of_the_cache(void)
         open_decoder(&infer, "architectures/deepseek_v3", &(DecoderOptions){.rows = 3, .context = CONTEXT}, &decoder);
         const Plan       *plan = session_plan(infer.session);
         const PlanLatent *latent = &plan->latent;
-        bool              whole = plan->facts.sm > 0;
-        EXPECT_INT(whole ? latent->whole_layers : latent->layers, 2);
-        EXPECT_INT(whole ? latent->layers : latent->whole_layers, 0);
+        EXPECT_INT(latent->layers, 2);
+        EXPECT_INT(latent->whole_layers, 0);
         EXPECT_INT(latent->numbers, 12 + 4);
         EXPECT_INT(latent->whole_numbers, 2 * (10 + 8));
-        int64_t token = 2 * (whole ? latent->whole_numbers : latent->numbers) * cases[i].bytes;
+        int64_t token = 2 * latent->numbers * cases[i].bytes;
         EXPECT_INT(plan->region_bytes[SPACE_DEVICE][REGION_CACHE], plan->cache_pages * CACHE_PAGE_LEN * token);
         EXPECT_INT(session_allocated_bytes(infer.session), plan_total_bytes(plan));
         close_decoder(&infer, decoder);
@@ -162,8 +161,8 @@ static void adapters_of_what_makes_keys_keep_them_whole(void)
         infer_want_decoding(&infer, &(DecoderOptions){.rows = 3, .context = CONTEXT});
         infer.options.row_adapters = adapters, infer.options.num_row_adapters = 2;
         EXPECT_OK(setup_plan(&arena, infer.model, &infer.options, infer.device, &plan));
-        EXPECT_INT(plan->latent.whole_layers, i || plan->facts.sm ? 2 : 0);
-        EXPECT_INT(plan->latent.layers, i || plan->facts.sm ? 0 : 2);
+        EXPECT_INT(plan->latent.whole_layers, i ? 2 : 0);
+        EXPECT_INT(plan->latent.layers, i ? 0 : 2);
         arena_deinit(&arena);
         infer_close(&infer);
     }

@@ -22,6 +22,8 @@ Status cuda_gemm_share(CudaDevice *device, Comm *comm);
 Status cuda_gemm_run(CudaDevice *device, const Gemm *gemm, void *workspace, size_t workspace_bytes, void *stream);
 /* Runs a plain tiled kernel, for any dtypes and strides. */
 Status cuda_gemm_plain(const Gemm *gemm, void *stream);
+/* The same for `count` products of equal dims. The offsets of their a, b and c are `steps` elements apart. */
+Status cuda_gemm_plain_groups(const Gemm *first, int64_t count, const int64_t steps[3], void *stream);
 /* out[0] = alpha times the scales of a and b; out[1] = the factor of c's old contents (0 or 1). Computed on the device, where the scales
  * are. */
 Status cuda_gemm_factors(const Gemm *gemm, float *out, void *stream);

@@ -35,13 +35,19 @@ static __device__ __forceinline__ float whole_scale(const GemmOperand &x)
     return x.scale && x.scaling == GEMM_SCALE_WHOLE ? *x.scale : 1.0f;
 }
 
-/* A thread block computes EDGE x EDGE elements of c. A thread computes 4 elements of one column, 8 rows apart. Sums run over k in order. */
-static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
+typedef struct GroupSteps {
+    int64_t a, b, c;
+} GroupSteps;
+
+/* Computes product blockIdx.z; its operands begin `steps` after those of the product before. A thread block computes EDGE x EDGE elements
+ * of c. A thread computes 4 elements of one column, 8 rows apart. Sums run over k in order. */
+static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g, GroupSteps steps)
 {
     __shared__ float a_tile[EDGE][EDGE + 1], b_tile[EDGE][EDGE + 1];
     int              x = threadIdx.x % EDGE, y = threadIdx.x / EDGE;
     int64_t          row = (int64_t)blockIdx.x * EDGE, col = (int64_t)blockIdx.y * EDGE;
     float            sum[4] = {0};
+    g.a.offset += blockIdx.z * steps.a, g.b.offset += blockIdx.z * steps.b, g.c.offset += blockIdx.z * steps.c;
     for (int64_t k = 0; k < g.k; k += EDGE) {
         for (int i = y; i < EDGE; i += THREADS / EDGE) {
             /* x runs along stored rows: for a along k, or along rows of c if a is transposed */
@@ -68,13 +74,20 @@ static __global__ void __launch_bounds__(THREADS) gemm_tiles(Gemm g)
     }
 }
 
+Status cuda_gemm_plain_groups(const Gemm *g, int64_t count, const int64_t steps[3], void *stream)
+{
+    if (!g->m || !g->n || !count) return OK;
+    dim3 grid((unsigned)cuda_div_up(g->m, EDGE), (unsigned)cuda_div_up(g->n, EDGE), (unsigned)count);
+    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld", 65535 * EDGE, (long long)g->n);
+    FAIL_IF(grid.z > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most 65535 groups, got %lld", (long long)count);
+    gemm_tiles<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*g, GroupSteps{steps[0], steps[1], steps[2]});
+    return CUDA_LAUNCHED();
+}
+
 Status cuda_gemm_plain(const Gemm *g, void *stream)
 {
-    if (!g->m || !g->n) return OK;
-    dim3 grid((unsigned)cuda_div_up(g->m, EDGE), (unsigned)cuda_div_up(g->n, EDGE));
-    FAIL_IF(grid.y > 65535, ERR_UNSUPPORTED, "the plain matrix product is for at most %d columns, got %lld", 65535 * EDGE, (long long)g->n);
-    gemm_tiles<<<grid, THREADS, 0, (cudaStream_t)stream>>>(*g);
-    return CUDA_LAUNCHED();
+    const int64_t none[3] = {0, 0, 0};
+    return cuda_gemm_plain_groups(g, 1, none, stream);
 }
 
 static __global__ void make_factors(Gemm g, float *out)

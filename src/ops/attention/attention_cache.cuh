@@ -84,3 +84,6 @@ template <typename C, typename T> static __device__ __forceinline__ uint4 chunk_
         return make_uint4(low.x, low.y, high.x, high.y);
     }
 }
+
+/* Writes the new tokens' keys into their cells of the cache a->k (attention_cached.cu). */
+Status attention_append_keys(const AttentionDims *a, const Heads *k, cudaStream_t stream);

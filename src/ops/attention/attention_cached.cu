@@ -64,13 +64,19 @@ static Status append_alike(const AttentionDims *a, const Heads *k, const Heads *
     return CUDA_LAUNCHED();
 }
 
+Status attention_append_keys(const AttentionDims *a, const Heads *k, cudaStream_t stream)
+{
+    AttentionDims keys = *a;
+    keys.v = a->k;
+    return append_alike(&keys, k, k, stream);
+}
+
 static Status append(const AttentionDims *a, const Heads *k, const Heads *v, cudaStream_t stream)
 {
     if (a->v_dim == a->dim) return append_alike(a, k, v, stream);
-    AttentionDims keys = *a, values = *a;
-    keys.v = a->k;
+    AttentionDims values = *a;
     values.k = a->v, values.dim = a->v_dim;
-    TRY(append_alike(&keys, k, k, stream));
+    TRY(attention_append_keys(a, k, stream));
     return append_alike(&values, v, v, stream);
 }
 

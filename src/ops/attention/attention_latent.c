@@ -4,6 +4,7 @@
 #include "ops/attention/attention_latent.h"
 
 #include "ops/attention/attention.h"
+#include "ops/attention/attention_pages.h"
 
 static const AttrDef attention_latent_attrs[] = {ATTR_INT(LatentAttrs, num_heads, 0),
                                                  ATTR_INT(LatentAttrs, head_dim, 0),
@@ -62,6 +63,16 @@ static size_t attention_latent_workspace(const Node *node, int num_workers)
     return attention_forward_workspace(&a, num_workers);
 }
 
+/* Only rows of one token need a workspace: there the matrix-unit kernel leaves sums. */
+static size_t attention_latent_gpu_workspace(const Node *node, int sm)
+{
+    const TensorType *cache = &node->in[LATENT_KC]->type, *q = &node->in[LATENT_Q]->type;
+    Attention         a = latent_dims(node->attrs, q);
+    int64_t           tiles = attention_pages_tiles(0, cache->dim[1] * node->in[LATENT_PAGES]->type.dim[1]);
+    (void)sm;
+    return q->dtype != DT_F32 && a.len == 1 ? attention_pages_bytes(1, a.num_heads, a.v_dim, latent_slots(a.batch, a.num_heads, tiles)) : 0;
+}
+
 /* Binds the operands and appends the new keys to the cache. */
 static Status latent_append(const KernelArgs *args, Attention *out)
 {
@@ -109,7 +120,6 @@ const OpDef op_attention_latent = {
     .num_in = LATENT_IN,
     .num_out = 2,
     .min_in = LATENT_IN,
-    .flags = OP_CPU_ALONE,
     .alias = {{.out = 1, .in = LATENT_KC}},
     .num_alias = 1,
     .attrs_size = sizeof(LatentAttrs),
@@ -117,6 +127,7 @@ const OpDef op_attention_latent = {
     .infer = attention_latent_infer,
     .cost = attention_latent_cost,
     .workspace = attention_latent_workspace,
+    .gpu_workspace = attention_latent_gpu_workspace,
     .cpu = {{DT_SET_DECODE, attention_latent_blocks, "blocks", CACHE}, {DT_SET_DECODE, attention_latent_reference, "reference", CACHE}},
     .samples = "[1,1,4,10], [1,1,1,10], [3,4,1,10], i32[1] below=12, i32[1,3] below=3 {num_heads=4, head_dim=10, value_dim=6}\n"
                "[2,5,4,10], [2,5,1,10], [7,4,1,10], i32[2] below=8, i32[2,3] below=7 {num_heads=4, head_dim=10, value_dim=6}\n"

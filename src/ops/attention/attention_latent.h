@@ -1,4 +1,4 @@
-/* Inputs and attributes of attention_latent, for the op and the passes. */
+/* Inputs and attributes of attention_latent, for the op and the passes; and how its GPU kernels divide keys, which says their workspace. */
 #pragma once
 
 #include <stdint.h>
@@ -10,3 +10,24 @@ typedef struct LatentAttrs {
     int64_t value_dim;           /* a value is the first value_dim elements of its key */
     double  scale;               /* factor of q k^T; 0: 1/sqrt(head_dim) */
 } LatentAttrs;
+
+/* A chunk is this many tiles of keys (attention_pages.h), and begins at a multiple of it. Sums of a chunk's tiles are added up in order,
+ * then those of chunks: so a query has the same bits wherever its keys are divided at chunks, or at tiles. LATENT_BLOCKS: thread blocks
+ * that an H200 runs at a time. */
+enum { LATENT_CHUNK = 4, LATENT_BLOCKS = 132 };
+
+/* Query heads of a thread block when rows have one token. */
+static inline int64_t latent_block_heads(int64_t num_heads)
+{
+    return num_heads <= 16 ? 16 : 32;
+}
+
+/* The most sums that rows of one token leave in the workspace, each for all heads: one for each chunk, or for each tile if there are less
+ * than LATENT_CHUNK of them for each block. tiles: the most that a row has. */
+static inline int64_t latent_slots(int64_t batch, int64_t num_heads, int64_t tiles)
+{
+    int64_t block_heads = latent_block_heads(num_heads), passes = (num_heads + block_heads - 1) / block_heads;
+    int64_t of_tiles = LATENT_BLOCKS * (LATENT_CHUNK - 1) / passes, of_chunks = batch * ((tiles + LATENT_CHUNK - 1) / LATENT_CHUNK);
+    if (of_tiles > batch * tiles) of_tiles = batch * tiles;
+    return of_tiles > of_chunks ? of_tiles : of_chunks;
+}

@@ -8,65 +8,32 @@
  * adds them. Each key and value is read once for 16 heads. If there is a copy engine, attention_pages_bulk.cuh decodes instead. */
 #pragma once
 
-#include "ops/attention/attention_cache.cuh"
+#include "ops/attention/attention_cells.cuh"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_pages.h"
 #include "ops/attention/attention_pages_share.cuh"
 #include "ops/attention/attention_tile.cuh"
 
-enum { DECODE_BLOCKS = 4096, NO_CELL = -1, NEW_CELL = -2 };
+enum { DECODE_BLOCKS = 4096 };
 
 /* Columns of o that a warp sums at a time: in prefill its registers also hold all of o. */
 template <int D> struct ColumnsOf {
     enum { N = D == 256 || D % 64 ? (D % 32 ? 16 : 32) : 64 };
 };
 
-/* Finds the cells (positions in the cache) of a lane's two keys of a tile, key + lane and key + lane + 32. A key outside [least, end) gets
- * NO_CELL; key `own`, which isn't in the cache yet, gets NEW_CELL. */
+/* Finds the cells of a lane's two keys of a tile, key + lane and key + lane + 32; see find_cell. */
 static __device__ __forceinline__ void find_cells(int (&cells)[2], const AttentionDims &a, int b, int key, int least, int end, int own)
 {
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        int position = key + half * 32 + (int)(threadIdx.x & 31);
-        cells[half] = position < least || position >= end ? NO_CELL : position == own ? NEW_CELL : attention_cell(a.pages, b, position);
-    }
+    for (int half = 0; half < 2; half++) cells[half] = find_cell(a, b, key + half * 32 + (int)(threadIdx.x & 31), least, end, own);
 }
 
-/* Stores a chunk of the cache in a tile's row, decoded to T. */
-template <typename C, typename T> static __device__ __forceinline__ void put_chunk(T *to, const uint4 &chunk)
-{
-#pragma unroll
-    for (int i = 0; i < 2 / (int)sizeof(C); i++) ((uint4 *)to)[i] = chunk_numbers<C, T>(chunk, i);
-}
-
-/* Begins to copy a tile of one head's keys, or values, with THREADS threads; e4m3 codes are decoded too, before it returns. A key without a
- * cell becomes zeros. A new key is read at `fresh`, or skipped if `fresh` is NULL. */
+/* Begins to copy a tile of one head's keys, or values, with THREADS threads; see load_half. */
 template <int D, int THREADS, typename C, typename T>
 static __device__ __forceinline__ void load_cells(T *tile, const Heads &cache, const int (&cells)[2], int g, const T *fresh)
 {
-    enum { N = ChunkOf<C>::N, CHUNKS = D / N, COUNT = 32 * CHUNKS };
-    const C *base = (const C *)cache.data + (int64_t)g * D;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll 8
-        for (int begin = 0; begin < COUNT; begin += THREADS) {
-            int i = begin + (int)threadIdx.x;
-            if (COUNT % THREADS && i >= COUNT) break; /* COUNT is a multiple of 32: whole warps leave */
-            int row = i / CHUNKS, chunk = i % CHUNKS, cell = __shfl_sync(0xFFFFFFFFu, cells[half], row);
-            if (cell == NEW_CELL && !fresh) continue;
-            const C *from = base + max(cell, 0) * cache.token_stride + chunk * N;
-            T       *to = tile + (half * 32 + row) * TileOf<D>::STRIDE + chunk * N;
-            if constexpr (sizeof(C) == sizeof(T)) {
-                copy_async(to, cell == NEW_CELL ? fresh + chunk * N : from, cell != NO_CELL);
-            } else {
-                uint4 codes = make_uint4(0, 0, 0, 0);
-                if (cell == NEW_CELL)
-                    codes = cached_chunk<C, T>(fresh + chunk * N);
-                else if (cell != NO_CELL)
-                    codes = *(const uint4 *)from;
-                put_chunk<C, T>(to, codes);
-            }
-        }
+    for (int half = 0; half < 2; half++) load_half<D, THREADS, C, T>(tile + half * 32 * TileOf<D>::STRIDE, cache, cells[half], g, fresh);
 }
 
 /* ---- prefill ---- */
@@ -330,7 +297,7 @@ template <typename T> static __global__ void pages_combine(AttentionDims a, Deco
     if (!d.early) await_launches();
     int   head = blockIdx.x, b = blockIdx.y, count = row_tiles(a, b).count;
     Share share = {count, 1};
-    if (d.shares) share = share_of(count, share_quota(a, d));
+    if (d.shares) share = share_of(count, share_quota(a, a.num_kv_heads * d.passes, SHARE_BLOCKS));
     if (d.shares && share.pieces == 1) { /* the result is in o already */
         if (head == 0 && b == 0) await_launches();
         return;

@@ -41,7 +41,7 @@ struct Piece {
 
     __device__ __forceinline__ Piece(const AttentionDims &a, const Decode &d)
     {
-        int heads = a.num_kv_heads * d.passes, h = (int)blockIdx.x % heads, quota = share_quota(a, d);
+        int heads = a.num_kv_heads * d.passes, h = (int)blockIdx.x % heads, quota = share_quota(a, heads, SHARE_BLOCKS);
         number = (int)blockIdx.x / heads;
         g = h / d.passes, pass = h % d.passes, head = g * a.group + pass * WARP_HEADS;
         count = min((int)WARP_HEADS, a.group - pass * WARP_HEADS);

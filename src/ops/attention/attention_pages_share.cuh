@@ -38,29 +38,32 @@ typedef struct Share {
     int pieces, len;
 } Share;
 
-/* The most tiles of a piece, so that about SHARE_BLOCKS pieces of equal size hold all tiles. Called by all lanes of a warp. If rows are
- * about equally long and their heads alone fill the GPU, each row is one piece: no second kernel needs to add sums. */
-static __device__ __forceinline__ int share_quota(const AttentionDims &a, const Decode &d)
+/* The most tiles of a piece, so that about `blocks` pieces of equal size hold all tiles of `heads` heads of all rows. Called by all lanes
+ * of a warp. If rows are about equally long and their heads alone fill the GPU, each row is one piece: no second kernel needs to add
+ * sums. */
+static __device__ __forceinline__ int share_quota(const AttentionDims &a, int heads, int blocks)
 {
-    int heads = a.num_kv_heads * d.passes, tiles = 0;
+    int tiles = 0;
     for (int b = (int)(threadIdx.x & 31); b < a.batch; b += 32) tiles += row_tiles(a, b).count;
-    return (__reduce_add_sync(0xFFFFFFFFu, tiles) * heads + SHARE_BLOCKS - 1) / SHARE_BLOCKS;
+    return (__reduce_add_sync(0xFFFFFFFFu, tiles) * heads + blocks - 1) / blocks;
 }
 
-/* The share of a row of `count` tiles. */
-static __device__ __forceinline__ Share share_of(int count, int quota)
+/* The share of a row of `count` tiles. Pieces begin at multiples of `unit` tiles. */
+static __device__ __forceinline__ Share share_of(int count, int quota, int unit = 1)
 {
-    int pieces = count ? (count + quota - 1) / quota : 0;
-    return {pieces, count ? (count + pieces - 1) / pieces : 0};
+    if (!count) return {0, 0};
+    int pieces = (count + quota - 1) / quota, len = (count + pieces - 1) / pieces;
+    len = (len + unit - 1) / unit * unit;
+    return {(count + len - 1) / len, len};
 }
 
 /* Returns the row of piece number *piece, counted over all rows, and sets *piece to its number in that row. Returns a.batch if there is no
  * such piece. Called by all lanes of a warp. */
-static __device__ __forceinline__ int share_row(const AttentionDims &a, int quota, int *piece)
+static __device__ __forceinline__ int share_row(const AttentionDims &a, int quota, int *piece, int unit = 1)
 {
     int lane = (int)(threadIdx.x & 31);
     for (int base = 0; base < a.batch; base += 32) {
-        int own = base + lane < a.batch ? share_of(row_tiles(a, base + lane).count, quota).pieces : 0, sum = own;
+        int own = base + lane < a.batch ? share_of(row_tiles(a, base + lane).count, quota, unit).pieces : 0, sum = own;
 #pragma unroll
         for (int offset = 1; offset < 32; offset *= 2) {
             int before = __shfl_up_sync(0xFFFFFFFFu, sum, offset);

@@ -8,19 +8,6 @@
 static const AttrDef group_linear_attrs[] = {
     ATTR_INT(GroupLinearAttrs, begin, 0), ATTR_INT(GroupLinearAttrs, size, 0), ATTR_BOOL(GroupLinearAttrs, turned, false), {0}};
 
-/* Number of groups; rows of w of each group; first of these rows that is read, and how many are; columns of w. */
-typedef struct Groups {
-    int64_t count, rows, begin, size, cols;
-} Groups;
-
-static Groups groups_of(const GroupLinearAttrs *attrs, const TensorType *x, const TensorType *w)
-{
-    Groups g = {.count = x->dim[x->ndim - 2], .begin = attrs->begin, .cols = w->dim[1]};
-    g.rows = w->dim[0] / g.count;
-    g.size = attrs->size ? attrs->size : g.rows - g.begin;
-    return g;
-}
-
 /* x (...,G,K), turned (...,G,size); w (G R,K) -> y (...,G,size), turned (...,G,K), of x's dtype. */
 static Status group_linear_infer(Node *node)
 {
@@ -43,22 +30,6 @@ static Status group_linear_infer(Node *node)
     return OK;
 }
 
-/* Group g's product. */
-static Gemm product_of(const KernelArgs *args, int64_t group)
-{
-    const GroupLinearAttrs *attrs = args->attrs;
-    const TensorView       *x = &args->in[0], *w = &args->in[1], *y = &args->out[0];
-    Groups                  g = groups_of(attrs, &x->type, &w->type);
-    int64_t                 in = type_cols(&x->type), out = type_cols(&y->type);
-    GemmOperand             a = gemm_operand(x, false, group * in), c = gemm_operand(y, false, group * out);
-    a.stride = g.count * in;
-    c.stride = g.count * out;
-    Gemm gemm = gemm_of(type_numel(&x->type) / a.stride, out, in, a, gemm_operand(w, !attrs->turned, (group * g.rows + g.begin) * g.cols),
-                        c, 1, false);
-    products_note(args, &gemm, 1);
-    return gemm;
-}
-
 static OpCost group_linear_cost(const Node *node)
 {
     const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;
@@ -74,7 +45,7 @@ static OpCost group_linear_cost(const Node *node)
 /* All groups' products have the same dims. */
 static size_t worker_bytes(const KernelArgs *args)
 {
-    Gemm gemm = product_of(args, 0);
+    Gemm gemm = group_product(args, 0);
     return (gemm_workspace(&gemm, 1) + 63) / 64 * 64;
 }
 
@@ -87,7 +58,7 @@ static size_t group_linear_workspace(const Node *node, int num_workers)
 static void group_task(void *context, int64_t task, int worker)
 {
     const KernelArgs *args = context;
-    Gemm              gemm = product_of(args, task);
+    Gemm              gemm = group_product(args, task);
     gemm_run(&gemm, NULL, (char *)args->workspace + (size_t)worker * worker_bytes(args));
 }
 
@@ -106,7 +77,7 @@ static Status group_linear_groups(const KernelArgs *args)
 static Status group_linear_reference(const KernelArgs *args)
 {
     for (int64_t group = 0; group < num_groups(args); group++) {
-        Gemm gemm = product_of(args, group);
+        Gemm gemm = group_product(args, group);
         gemm_reference(&gemm);
     }
     return OK;
@@ -119,7 +90,6 @@ const OpDef op_group_linear = {
     .num_in = 2,
     .num_out = 1,
     .min_in = 2,
-    .flags = OP_CPU_ALONE,
     .attrs_size = sizeof(GroupLinearAttrs),
     .attrs = group_linear_attrs,
     .infer = group_linear_infer,
