@@ -35,7 +35,7 @@ extern "C" {
 extern const CudaKernelList cuda_kernels_attention_latent, cuda_kernels_group_linear;
 extern const CudaKernelList cuda_kernels_qkv_norm_rope;
 const CudaKernelList        cuda_kernels_qkv_norm_rope = {};
-Status cuda_failed(cudaError_t error, const char *what, const char *, int)
+Status                      cuda_failed(cudaError_t error, const char *what, const char *, int)
 {
     check(error, what);
     return ERR_DEVICE;
@@ -53,11 +53,13 @@ int cuda_sm(const CudaDevice *)
     { \
         return ERR_INTERNAL; \
     }
-Status attention_simt_forward(const AttentionDims *, cudaStream_t) NOT_CALLED
-Status attention_pages_prefill(const AttentionDims *, cudaStream_t) NOT_CALLED
-bool   attention_pages_turns(const AttentionDims *) NOT_CALLED
-Status attention_pages_decode(const AttentionDims *, const Heads *, const Heads *, const HeadTurns *, bool, void *,
-                              cudaStream_t) NOT_CALLED
+Status attention_simt_forward(const AttentionDims *, cudaStream_t)
+NOT_CALLED
+Status attention_pages_prefill(const AttentionDims *, cudaStream_t)
+NOT_CALLED
+bool attention_pages_turns(const AttentionDims *) NOT_CALLED Status
+    attention_pages_decode(const AttentionDims *, const Heads *, const Heads *, const HeadTurns *, bool, void *, cudaStream_t)
+NOT_CALLED
 
 static __global__ void fill(bf16 *p, int64_t count, unsigned seed, float scale)
 {
@@ -158,7 +160,8 @@ struct Latents {
         TensorView in[5] = {view(q + (int64_t)row * len * heads * DIM, DT_BF16, 4, count, len, heads, DIM),
                             view(k + (int64_t)row * len * DIM, DT_BF16, 4, count, len, 1, DIM),
                             view(caches[layer], DT_BF16, 4, rows * row_pages + 1, PAGE_LEN, 1, DIM),
-                            view(starts + row, DT_I32, 1, count, 0, 0, 0), view(pages + row * row_pages, DT_I32, 2, count, row_pages, 0, 0)};
+                            view(starts + row, DT_I32, 1, count, 0, 0, 0),
+                            view(pages + row * row_pages, DT_I32, 2, count, row_pages, 0, 0)};
         TensorView out[2] = {view(o + (int64_t)row * len * heads * RANK, DT_BF16, 4, count, len, heads, RANK), in[2]};
         KernelArgs args = {};
         args.in = in, args.out = out, args.num_in = 5, args.num_out = 2, args.attrs = &attrs;
@@ -219,8 +222,8 @@ static void compare(int rows, int len, int heads, int start, int spread)
         one.rows = 1, one.pages = pages;
         std::swap(one.caches, all.caches);
     }
-    printf("compare rows %3d len %3d heads %3d start %4d: mma to simt %.2e of rms; %zu of %d rows and %zu of %d tokens with other bits\n", rows,
-           len, heads, start, worst(mma, simt), other, rows, chunk, tokens);
+    printf("compare rows %3d len %3d heads %3d start %4d: mma to simt %.2e of rms; %zu of %d rows and %zu of %d tokens with other bits\n",
+           rows, len, heads, start, worst(mma, simt), other, rows, chunk, tokens);
 }
 
 static double copy_rate()
@@ -243,8 +246,8 @@ static void time_attention(int rows, int len, int heads, int keys, int spread, d
     }
     double mma = seconds(layers, [&](int i, cudaStream_t s) { all.run(MMA, i, 0, rows, true, s); });
     double simt = flops < 4e10 ? seconds(2, [&](int i, cudaStream_t s) { all.run(SIMT, i, 0, rows, false, s); }) : 0;
-    printf("attention rows %3d len %4d heads %3d keys %6d: %8.2f us (simt %9.1f), copy %7.2f us: %3.0f %%, %4.0f TFLOP/s\n", rows, len, heads,
-           keys, mma * 1e6, simt * 1e6, read / rate * 1e6, 100 * read / rate / mma, flops / mma * 1e-12);
+    printf("attention rows %3d len %4d heads %3d keys %6d: %8.2f us (simt %9.1f), copy %7.2f us: %3.0f %%, %4.0f TFLOP/s\n", rows, len,
+           heads, keys, mma * 1e6, simt * 1e6, read / rate * 1e6, 100 * read / rate / mma, flops / mma * 1e-12);
 }
 
 /* Products of all heads; turned: x (m,H,NOPE) -> (m,H,RANK), else x (m,H,RANK) -> (m,H,NOPE). */
@@ -256,7 +259,8 @@ static void products(int rows, int heads, bool turned, double rate)
     GroupLinearAttrs    attrs = {turned ? 0 : NOPE, NOPE, turned};
     for (int i = 0; i < LAYERS; i++) w.push_back(make((int64_t)heads * 2 * NOPE * RANK, 40 + i, 0.05f));
     auto run = [&](int kernel, int i, int first, int count, bool early, cudaStream_t stream) {
-        TensorView two[2] = {view(x + first * heads * in, DT_BF16, 3, count, heads, in, 0), view(w[i], DT_BF16, 2, heads * 2 * NOPE, RANK, 0, 0)};
+        TensorView two[2] = {view(x + first * heads * in, DT_BF16, 3, count, heads, in, 0),
+                             view(w[i], DT_BF16, 2, heads * 2 * NOPE, RANK, 0, 0)};
         TensorView made = view(y + first * heads * out, DT_BF16, 3, count, heads, out, 0);
         KernelArgs args = {};
         args.in = two, args.out = &made, args.num_in = 2, args.num_out = 1, args.attrs = &attrs, args.stream = stream, args.early = early;
@@ -275,11 +279,11 @@ static void products(int rows, int heads, bool turned, double rate)
     std::vector<bf16> mma = result();
     run(0, 0, 0, 1, false, 0), run(0, 0, rows - 1, 1, false, 0);
     std::vector<bf16> alone = result();
-    double read = (double)heads * NOPE * RANK * 2, moved = read + 2.0 * rows * heads * (NOPE + RANK);
-    double s = seconds(LAYERS, [&](int i, cudaStream_t stream) { run(0, i, 0, rows, true, stream); });
+    double            read = (double)heads * NOPE * RANK * 2, moved = read + 2.0 * rows * heads * (NOPE + RANK);
+    double            s = seconds(LAYERS, [&](int i, cudaStream_t stream) { run(0, i, 0, rows, true, stream); });
     printf("products rows %4d heads %3d %-6s: to plain %.2e, alone %s; %8.2f us, copy %6.2f us: %3.0f %%, %4.0f TFLOP/s\n", rows, heads,
-           turned ? "turned" : "", worst(mma, plain), memcmp(mma.data(), alone.data(), mma.size() * 2) ? "OTHER BITS" : "same bits", s * 1e6,
-           moved / rate * 1e6, 100 * moved / rate / s, 2.0 * rows * read / 2 / s * 1e-12);
+           turned ? "turned" : "", worst(mma, plain), memcmp(mma.data(), alone.data(), mma.size() * 2) ? "OTHER BITS" : "same bits",
+           s * 1e6, moved / rate * 1e6, 100 * moved / rate / s, 2.0 * rows * read / 2 / s * 1e-12);
     for (bf16 *p : w) cudaFree(p);
     cudaFree(x), cudaFree(y);
 }

@@ -38,8 +38,8 @@ template <int D, int V, int ROWS> struct LatentTile {
 typedef struct LatentJob {
     Heads   k; /* the new tokens' keys */
     float  *sums;
-    float2 *totals;       /* largest score (before scaling), sum of exponentials */
-    int     passes;       /* blocks of queries of a row */
+    float2 *totals;        /* largest score (before scaling), sum of exponentials */
+    int     passes;        /* blocks of queries of a row */
     bool    shares, early; /* shares: rows have one token; early: starts and pages are constant */
 } LatentJob;
 
@@ -211,7 +211,7 @@ template <int COLS> struct LatentSums {
 /* Loads half tiles of a row's keys into the ring. */
 template <int D, int V, int ROWS, typename T, typename C> struct LatentRing {
     typedef LatentTile<D, V, ROWS> Tile;
-    T *slots;
+    T                             *slots;
     int b, key, end, own, halves; /* key: the first; own: a key that isn't in the cache yet, or -1; halves: how many there are */
 
     __device__ __forceinline__ T *half(int i) const
@@ -254,9 +254,9 @@ static __global__ void __launch_bounds__(LATENT_THREADS, 1) latent_tiles(Attenti
         if (blockIdx.x == 0) await_launches(); /* at least one block of a launch must wait for earlier launches */
         return;
     }
-    int      start = piece.count ? a.pages.starts[piece.b] : 0, key = piece.tile * TILE_ROWS;
-    int      end = start + (piece.queries + piece.query - 1) / a.num_heads + 1;
-    const T *fresh = (const T *)d.k.data + piece.b * d.k.batch_stride;
+    int                                start = piece.count ? a.pages.starts[piece.b] : 0, key = piece.tile * TILE_ROWS;
+    int                                end = start + (piece.queries + piece.query - 1) / a.num_heads + 1;
+    const T                           *fresh = (const T *)d.k.data + piece.b * d.k.batch_stride;
     const LatentRing<D, V, ROWS, T, C> ring = {slots, piece.b, key, end, d.shares ? start : -1, 2 * piece.count};
     ring.load(a, 0, NULL);
     copy_commit();
@@ -285,8 +285,7 @@ static __global__ void __launch_bounds__(LATENT_THREADS, 1) latent_tiles(Attenti
     float                  scale2 = tile_scale(score.factor);
     int                    first[2] = {0, 0}, last[2], query = group * 16 + (lane >> 2), col = part * Tile::COLS;
     LatentSums<Tile::COLS> chunk, all;
-    for (int half = 0; half < 2; half++)
-        last[half] = start + min(piece.query + query + half * 8, a.len * a.num_heads - 1) / a.num_heads;
+    for (int half = 0; half < 2; half++) last[half] = start + min(piece.query + query + half * 8, a.len * a.num_heads - 1) / a.num_heads;
     all.clear();
     for (int i = 0; i < piece.count; i++, key += TILE_ROWS) {
         copy_wait<AHEAD - 2>();
@@ -298,8 +297,7 @@ static __global__ void __launch_bounds__(LATENT_THREADS, 1) latent_tiles(Attenti
         const T *halves[2] = {ring.half(2 * i), ring.half(2 * i + 1)};
         float    parts[2][Tile::KEYS / 8][4] = {}, s[8][4], most[2], total[2];
         int      mine = part * Tile::KEYS;
-        latent_scores<D, Tile::KEYS>(parts, q_tile + group * 16 * Tile::STRIDE,
-                                     halves[mine / HALF_ROWS] + mine % HALF_ROWS * Tile::STRIDE);
+        latent_scores<D, Tile::KEYS>(parts, q_tile + group * 16 * Tile::STRIDE, halves[mine / HALF_ROWS] + mine % HALF_ROWS * Tile::STRIDE);
 #pragma unroll
         for (int n = 0; n < Tile::KEYS / 8; n++)
 #pragma unroll
@@ -395,15 +393,14 @@ static inline int simt_shared_bytes(int64_t dim, int64_t v_dim)
 template <typename T, typename C> static __global__ void __launch_bounds__(SIMT_THREADS) latent_simt(AttentionDims a)
 {
     extern __shared__ float floats[];
-    float *q = floats, *o = q + SIMT_HEADS * a.dim, *s = o + SIMT_HEADS * a.v_dim, *factor = s + SIMT_HEADS * SIMT_KEYS;
-    int   *cells = (int *)(factor + SIMT_HEADS);
-    int    lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.x * SIMT_HEADS, t = blockIdx.y, b = blockIdx.z;
-    int    heads = min(SIMT_HEADS, a.num_heads - head), keys = attention_has_room(a, b) ? a.pages.starts[b] + t + 1 : 0;
-    float  most = -INFINITY, total = 0;
+    float                  *q = floats, *o = q + SIMT_HEADS * a.dim, *s = o + SIMT_HEADS * a.v_dim, *factor = s + SIMT_HEADS * SIMT_KEYS;
+    int                    *cells = (int *)(factor + SIMT_HEADS);
+    int   lane = threadIdx.x & 31, warp = threadIdx.x >> 5, head = blockIdx.x * SIMT_HEADS, t = blockIdx.y, b = blockIdx.z;
+    int   heads = min(SIMT_HEADS, a.num_heads - head), keys = attention_has_room(a, b) ? a.pages.starts[b] + t + 1 : 0;
+    float most = -INFINITY, total = 0;
     for (int i = threadIdx.x; i < SIMT_HEADS * a.dim; i += SIMT_THREADS)
-        q[i] = i < heads * a.dim
-                   ? to_float(((const T *)a.q.data)[b * a.q.batch_stride + t * a.q.token_stride + (int64_t)head * a.dim + i])
-                   : 0;
+        q[i] = i < heads * a.dim ? to_float(((const T *)a.q.data)[b * a.q.batch_stride + t * a.q.token_stride + (int64_t)head * a.dim + i])
+                                 : 0;
     for (int i = threadIdx.x; i < SIMT_HEADS * a.v_dim; i += SIMT_THREADS) o[i] = 0;
     for (int key = 0; key < keys; key += SIMT_KEYS) {
         int count = min(SIMT_KEYS, keys - key);
@@ -464,8 +461,7 @@ template <typename T, typename C> static Status simt_launch(const AttentionDims 
 {
     int bytes = simt_shared_bytes(a->dim, a->v_dim);
     CUDA_TRY(cudaFuncSetAttribute(latent_simt<T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    latent_simt<T, C>
-        <<<dim3((unsigned)cuda_div_up(a->num_heads, SIMT_HEADS), a->len, a->batch), SIMT_THREADS, bytes, stream>>>(*a);
+    latent_simt<T, C><<<dim3((unsigned)cuda_div_up(a->num_heads, SIMT_HEADS), a->len, a->batch), SIMT_THREADS, bytes, stream>>>(*a);
     return CUDA_LAUNCHED();
 }
 
@@ -475,8 +471,8 @@ template <int D, int V, int ROWS, typename T, typename C>
 static Status launch_tiles(const AttentionDims *a, const LatentJob *d, int64_t tiles, cudaStream_t stream)
 {
     typedef LatentTile<D, V, ROWS> Tile;
-    int64_t units = (int64_t)a->batch * d->passes, most = units * tiles, shared = units + LATENT_BLOCKS;
-    dim3    grid((unsigned)(d->shares ? (shared < most ? shared : most) : d->passes), d->shares ? 1 : (unsigned)a->batch);
+    int64_t                        units = (int64_t)a->batch * d->passes, most = units * tiles, shared = units + LATENT_BLOCKS;
+    dim3 grid((unsigned)(d->shares ? (shared < most ? shared : most) : d->passes), d->shares ? 1 : (unsigned)a->batch);
     CUDA_TRY(cudaFuncSetAttribute(latent_tiles<D, V, ROWS, T, C>, cudaFuncAttributeMaxDynamicSharedMemorySize, Tile::BYTES));
     return cuda_launch_early(d->early, latent_tiles<D, V, ROWS, T, C>, grid, LATENT_THREADS, Tile::BYTES, stream, *a, *d);
 }
@@ -547,7 +543,8 @@ static Status mma_run(const KernelArgs *args)
     if (!d.shares) d.early = false;
     bool coded = a.cached == DT_E4M3;
     if (a.dtype == DT_F16)
-        return coded ? launch_mma<__half, e4m3>(&a, &d, args->workspace, stream) : launch_mma<__half, __half>(&a, &d, args->workspace, stream);
+        return coded ? launch_mma<__half, e4m3>(&a, &d, args->workspace, stream)
+                     : launch_mma<__half, __half>(&a, &d, args->workspace, stream);
     return coded ? launch_mma<bf16, e4m3>(&a, &d, args->workspace, stream) : launch_mma<bf16, bf16>(&a, &d, args->workspace, stream);
 }
 

@@ -34,7 +34,7 @@ template <int ROWS, int WIDE, bool TURNED>
 static __device__ __forceinline__ void load_chunk(const GroupsJob &job, const uint16_t *x, const uint16_t *w, uint16_t *stage, int chunk)
 {
     typedef GroupTile<ROWS, WIDE, TURNED> Tile;
-    int k = chunk * CHUNK, col = blockIdx.x * Tile::COLS, row = blockIdx.z * ROWS;
+    int                                   k = chunk * CHUNK, col = blockIdx.x * Tile::COLS, row = blockIdx.z * ROWS;
     int w_row = TURNED ? k : col, w_col = TURNED ? col : k, w_rows = TURNED ? job.k : job.n, w_cols = TURNED ? job.n : job.k;
 #pragma unroll
     for (int i = threadIdx.x; i < Tile::W_ROWS * (Tile::W_COLS / 8); i += MMA_THREADS) {
@@ -54,12 +54,12 @@ template <typename T, int ROWS, int WIDE, int STAGES, bool TURNED>
 static __global__ void __launch_bounds__(MMA_THREADS) group_rows(GroupsJob job)
 {
     typedef GroupTile<ROWS, WIDE, TURNED> Tile;
-    extern __shared__ uint4 memory[];
-    uint16_t       *stages = (uint16_t *)memory;
+    extern __shared__ uint4               memory[];
+    uint16_t                             *stages = (uint16_t *)memory;
     int             chunks = (job.k + CHUNK - 1) / CHUNK, lane = threadIdx.x & 31, warp = threadIdx.x >> 5, group = blockIdx.y;
     const uint16_t *x = job.x + (int64_t)group * job.k, *w = job.w + group * job.w_group;
     float           c[ROWS / 16][WIDE][4] = {};
-    int x_at = Tile::W_SIZE + (lane & 15) * ALONG + (lane >> 4) * 8;
+    int             x_at = Tile::W_SIZE + (lane & 15) * ALONG + (lane >> 4) * 8;
     int w_at = TURNED ? lane * Tile::W_ALONG + warp * 8 * WIDE : (warp * 8 * WIDE + (lane & 7)) * Tile::W_ALONG + (lane >> 3) * 8;
     release_launches();
     await_launches();
@@ -91,8 +91,7 @@ static __global__ void __launch_bounds__(MMA_THREADS) group_rows(GroupsJob job)
                 }
         }
         __syncthreads(); /* all warps have read this chunk */
-        if (chunk + STAGES < chunks)
-            load_chunk<ROWS, WIDE, TURNED>(job, x, w, stages + chunk % STAGES * Tile::SIZE, chunk + STAGES);
+        if (chunk + STAGES < chunks) load_chunk<ROWS, WIDE, TURNED>(job, x, w, stages + chunk % STAGES * Tile::SIZE, chunk + STAGES);
         copy_commit();
     }
     copy_wait<0>();
@@ -161,7 +160,6 @@ static Status plain_run(const KernelArgs *args)
     return cuda_gemm_plain_groups(&g, args->in[0].type.dim[args->in[0].type.ndim - 2], steps, args->stream);
 }
 
-CUDA_KERNELS(group_linear,
-             {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
+CUDA_KERNELS(group_linear, {.dtypes = DT_SET_BF16, .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
              {.dtypes = DT_SET(DT_F16), .min_sm = 80, .run = mma_run, .name = "mma", .match = mma_match},
              {.dtypes = DT_SET_DECODE, .run = plain_run, .name = "plain"})
