@@ -125,6 +125,7 @@ static void check_op(const OpDef *op, int id, const OpChecks *checks)
     EXPECT_OK(op_samples_parse(&arena, op, op->samples, &samples));
     EXPECT_OK(op_samples_parse(&arena, op, op->large, &large));
     if (!samples.count) test_fail(__FILE__, __LINE__, "%s has no samples", op->name);
+    if (op->cpu[0].run) EXPECT_OK(op_check(checks, op));
     for (int i = 0; i < samples.count; i++) {
         check_texts(op, &samples.items[i], i);
         check_corrupted(op, &samples.items[i]);
@@ -135,7 +136,6 @@ static void check_op(const OpDef *op, int id, const OpChecks *checks)
             test_fail(__FILE__, __LINE__, "%s large %d: %s", op->name, i, status_message());
     }
     arena_deinit(&arena);
-    if (op->cpu[0].run) EXPECT_OK(op_check(checks, op));
 }
 
 int main(int argc, char **argv)
