@@ -7,6 +7,7 @@
  * Blocks of keys before the document or window, or after the queries, are skipped. lse = log(sum(exp(scores))) is kept for backward. */
 #include "ops/attention/attention.h"
 
+#include "base/scoped.h"
 #include "device/cpu/sgemm.h"
 #include "ops/attention/attention_few.h"
 
@@ -398,14 +399,20 @@ static void reference_row(const Attention *a, int64_t b, int64_t t, int64_t h)
 {
     int64_t begin = attention_first_key(a, b, t), end = attention_after_key(a, b, t);
     double  sink = a->sinks.data ? attention_sink(a, h) : -INFINITY, most = sink, total = 0;
-    for (int64_t key = begin; key < end; key++) most = fmax(most, reference_score(a, b, t, h, key));
-    for (int64_t key = begin; key < end; key++) total += exp(reference_score(a, b, t, h, key) - most);
+    SCOPED_ARRAY(double, weight, end - begin); /* of each key: its score, then exp(score - most) */
+    for (int64_t key = begin; key < end; key++) {
+        weight[key - begin] = reference_score(a, b, t, h, key);
+        most = fmax(most, weight[key - begin]);
+    }
+    for (int64_t i = 0; i < end - begin; i++) {
+        weight[i] = exp(weight[i] - most);
+        total += weight[i];
+    }
     if (a->sinks.data) total += exp(sink - most);
     for (int64_t d = 0; a->o.data && d < a->v_dim; d++) {
         double sum = 0;
         for (int64_t key = begin; key < end; key++)
-            sum +=
-                exp(reference_score(a, b, t, h, key) - most) / total * reference_at(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
+            sum += weight[key - begin] / total * reference_at(heads_at(&a->v, b, key, h / a->group), a->v.dtype, d);
         vec_set(heads_at_mut(&a->o, b, t, h), a->o.dtype, d, (float)sum);
     }
     if (a->lse) a->lse[(b * a->num_heads + h) * a->len + t] = (float)(most + log(total));

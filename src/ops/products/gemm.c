@@ -9,6 +9,7 @@
  * bf16. A bf16 tile of c accumulates in fp32 scratch. Products of a few rows are dot products instead (gemm_dots.c). */
 #include "ops/products/gemm.h"
 
+#include "base/scoped.h"
 #include "device/cpu/sgemm.h"
 #include "ops/products/gemm_dots.h"
 #include "ops/products/gemm_few.h"
@@ -513,10 +514,16 @@ static double number_at(const GemmOperand *x, int64_t row, int64_t col, bool row
 
 void gemm_reference(const Gemm *g)
 {
+    SCOPED_ARRAY(double, a, g->m * g->k); /* (M,K) */
+    SCOPED_ARRAY(double, b, g->n * g->k); /* (N,K) */
+    for (int64_t k = 0; k < g->k; k++) {
+        for (int64_t i = 0; i < g->m; i++) a[i * g->k + k] = number_at(&g->a, i, k, false);
+        for (int64_t j = 0; j < g->n; j++) b[j * g->k + k] = number_at(&g->b, k, j, true);
+    }
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = 0;
-            for (int64_t k = 0; k < g->k; k++) sum += number_at(&g->a, i, k, false) * number_at(&g->b, k, j, true);
+            for (int64_t k = 0; k < g->k; k++) sum += a[i * g->k + k] * b[j * g->k + k];
             sum *= gemm_factor(g) * gemm_col_scale(g, j);
             if (g->epilogue == GEMM_BIAS) sum += vec_get(g->bias.data, g->bias.dtype, g->bias.offset + j);
             if (g->accumulate) sum += vec_get(g->c.data, g->c.dtype, operand_index(&g->c, i, j));
