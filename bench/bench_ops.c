@@ -1,6 +1,5 @@
 /* Ops that are bound by memory, at the shapes of two small models: GB/s by the op's own cost (each input read once, each output written
  * once). Also the share of memcpy's GB/s on as many bytes with as many threads; the op and memcpy run in turn.
- * written once), and its part of what memcpy reaches on as many bytes with as many threads, in turns with it.
  *
  *   build/bench/bench_ops [threads [op]] */
 #include "ops/infer.h"

@@ -30,7 +30,7 @@ static void check(cudaError_t error, const char *what)
     exit(1);
 }
 
-/* What the kernels' files want of the plugin. */
+/* Definitions that the kernels' files need from the plugin. */
 extern "C" {
 extern const CudaKernelList cuda_kernels_attention_latent, cuda_kernels_group_linear;
 extern const CudaKernelList cuda_kernels_qkv_norm_rope;

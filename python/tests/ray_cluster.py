@@ -51,7 +51,7 @@ class Nodes:
             self.nodes.append(self.cluster.add_node(num_cpus=1, object_store_memory=MEMORY))
 
     def kill(self, chance: random.Random, whole: bool) -> None:
-        """One raylet; whole: and all that it runs, as a node that loses its power. Now and then another node comes."""
+        """Kills one raylet; whole: also its workers, as if the node had lost its power. Half of the time a new node is added."""
         node = self.nodes.pop(chance.randrange(len(self.nodes)))
         raylet = node.all_processes["raylet"][0].process.pid
         workers = Path(f"/proc/{raylet}/task/{raylet}/children").read_text().split() if whole else []
@@ -62,7 +62,7 @@ class Nodes:
 
 
 class Command:
-    """The command while it runs; what it prints is passed on."""
+    """The running command; its output is passed on."""
 
     def __init__(self, line: list[str]) -> None:
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)

@@ -36,7 +36,7 @@ typedef struct Host {
     MeetSockets       *sockets;
     Guest             *guests;
     int                num_guests, num_in;
-    Status             failure; /* of the whole meeting; OK: none */
+    Status             failure; /* why the meeting failed; OK: it didn't */
     char               why[512];
     double             failed_at;
 } Host;

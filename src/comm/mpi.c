@@ -47,11 +47,11 @@ typedef struct Mpi {
     int (*allgather)(const void *send, int count, void *type, void *recv, int each, void *recv_type, void *world);
 } Mpi;
 
-/* What each process tells all others. */
+/* The data that each process sends to all others. */
 typedef struct Card {
     char    host[256], address[64], secret[2 * SECRET_BYTES + 1];
     int32_t ranks, port;
-    char    fault[256]; /* of rank 0: why it can't listen; "": it does */
+    char    fault[256]; /* rank 0 only: why it can't listen; "": it listens */
 } Card;
 
 bool comm_mpi_started(void)

@@ -29,7 +29,7 @@ typedef struct Peer {
     double heard; /* time of its last message */
     size_t got;
     char   bytes[sizeof(WireControl)];
-    Pulse  pulse; /* as its last beat said */
+    Pulse  pulse; /* as in its last message */
 } Peer;
 
 typedef struct SocketComm {

@@ -511,7 +511,7 @@ static bool asks(const Target *target, const OptionInfo *option)
     return option_is_on(option, field_of(target, option)) || (option->fallback && strcmp(option->fallback, "true") == 0);
 }
 
-/* One warning for all keys that have no effect for the same reason. A value that asks for nothing is not mentioned. */
+/* One warning for all keys that have no effect for the same reason. A value that switches nothing on is not mentioned. */
 static void warn_idle(ConfigReader *reader, const Target *target)
 {
     const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};

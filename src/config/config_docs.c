@@ -75,7 +75,7 @@ void config_markdown(StrBuf *out)
              "tools' keys that change nothing here are ignored, with a note; any other key is an error that says what to write.\n"
              "If `false` under such a name means the default, another name for the same key wins.\n\n"
              "A key without effect, because of other keys, gets a warning that says why, and the run starts: `lora_rank` without\n"
-             "`lora: true`. A value that asks for nothing (`false`, `0`) gets none.\n");
+             "`lora: true`. A value that switches nothing on (`false`, `0`) gets none.\n");
     for (size_t i = 0; i < num_option_rows; i++) {
         const OptionRow *row = &option_rows[i];
         if (row->title) {

@@ -118,7 +118,7 @@ static void put_distributed(StrBuf *out)
     strbuf_puts(out, "}}");
 }
 
-/* Writes the property of one alias: its own values; also our key's values if the alias takes them, else the values that ask for nothing.
+/* Writes the property of one alias: its own values; also our key's values if the alias takes them, else the values that switch nothing on.
  * rows: from the alias's first row on. */
 static void put_alias(StrBuf *out, const OptionAlias *rows, size_t num_rows)
 {
@@ -161,7 +161,7 @@ static bool is_first_peer(const PeerKey *peer)
     return true;
 }
 
-/* Whether the program ignores some values of the name besides those that ask for nothing. Rows of its members count too. */
+/* Whether the program ignores some values of the name, besides values that switch nothing on. Rows of its members count too. */
 static bool is_ignored(const PeerKey *peer)
 {
     size_t len = strlen(peer->name);
@@ -173,7 +173,7 @@ static bool is_ignored(const PeerKey *peer)
     return false;
 }
 
-/* Writes other tools' keys that none of our keys stands for, with the answer of peers.def. */
+/* Writes other tools' keys that have no equivalent here, with the answer of peers.def. */
 static void put_peers(StrBuf *out, OptionScope scope)
 {
     for (const PeerKey *peer = peer_keys; peer < peer_keys + num_peer_keys; peer++) {

@@ -20,7 +20,7 @@ struct MaskRules {
     bool           has_header;     /* false: the header isn't known */
     bool           always_prompts; /* the template prints the generation prompt, whether it is asked to or not */
     bool           never_prompts;  /* the template has no generation prompt */
-    Str            stops[2];       /* [0] the text that ends an answer, also when more follows; [1] EOS */
+    Str            stops[2];       /* [0] the text that ends every answer, in the middle of a conversation too; [1] EOS */
     Str            tail;           /* the text that ends the conversation after stops[0] */
     Str            ending;         /* all text after the last answer */
     int64_t        now_unix;       /* the time that templates see, the same for all rows */

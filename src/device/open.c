@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* libcuda.so.1 is what every NVIDIA driver brings; a machine without a GPU mostly lacks it, and then a missing plugin is no news. */
+/* Every NVIDIA driver has libcuda.so.1. A machine without a GPU mostly lacks it; then a missing plugin isn't worth a message. */
 bool device_has_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
@@ -15,7 +15,7 @@ bool device_has_driver(void)
     return driver != NULL;
 }
 
-/* NCCL's: no NVLink multicast, the order of sums that the links give, no network where none is needed. */
+/* Settings of NCCL: no NVLink multicast, rings only, and for ranks of one host no network but the loopback. */
 void device_prepare_ranks(bool is_local)
 {
     if (!device_has_driver()) return;
@@ -36,7 +36,7 @@ Status device_open(const char *name, int index, int threads, Device **out)
     FAIL_IF(strcmp(name, "auto") != 0, ERR_INVALID, "device \"%s\"; expected auto, cpu or cuda", name);
     if (!device_has_driver()) return device_cpu_create(threads, out);
     Status status = device_cuda_create(index, out);
-    if (status == OK || (index > 0 && status == ERR_INVALID)) return status; /* where there are GPUs, but not as many, they are meant */
+    if (status == OK || (index > 0 && status == ERR_INVALID)) return status; /* there are GPUs, but fewer than the caller counts on */
     log_info("running on the CPU: %s", status_message());
     status_clear();
     return device_cpu_create(threads, out);

@@ -42,8 +42,8 @@ void plan_bound(PlanSize *size);
 /* Plans the first max_layers layers; 0: all. */
 PlanSize depths_plan(const Depths *d, const Config *config, int64_t max_layers, PlanPart part);
 
-/* Sets d->numel, and d->whole if the first layers don't predict `whole`, the known size for these settings: its bytes or, if timed, its
- * bounds. */
+/* Compares the size of the whole model, `whole`, with the size estimated from its first layers, for the same settings. Sets d->whole if
+ * they differ: in bytes or, if timed, in bounds. Also sets d->numel. */
 void depths_compare(Depths *d, const Config *config, const PlanSize *whole, bool timed);
 /* The size of all layers, estimated from the first ones. Bounds stay bounds; `bytes` and `seconds` are estimates. */
 PlanSize depths_size(const Depths *d, const Config *config, PlanPart part);

@@ -24,7 +24,7 @@ typedef struct Dimension {
     bool      to_host;     /* moves lasting memory (if is_live: activations) to the host; the device computes no less */
     bool      is_live;
     PlanPart  only;                        /* the part of a plan that the key changes; PLAN_ALL: both parts */
-    ConfigKey unless;                      /* a flag; where it is set, only the first value has an effect; 0: no such flag */
+    ConfigKey unless;                      /* a flag that, if set, leaves only the first value an effect; 0: none */
     bool (*applies)(const Config *config); /* whether the key has an effect in this run; NULL: in all runs */
     bool (*allows)(const Config *config);  /* whether these settings allow another value than the first; NULL: always */
 } Dimension;

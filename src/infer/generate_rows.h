@@ -12,7 +12,7 @@ typedef struct RowsJob {
     SampleOptions  sample;      /* request and number are set for each sample */
     const StrList *stops;       /* empty if the model has no tokenizer */
     bool           ignore_eos, skip_bad;
-    int            logprobs; /* as Answer.top */
+    int            logprobs; /* number of likeliest tokens to report, as Answer.top */
     bool           shares;   /* rounds sizes up, so that later calls can use the same session */
     void          *context;
     Status (*take)(void *context, const StrBuf *lines); /* receives finished lines, in order */

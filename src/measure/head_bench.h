@@ -16,7 +16,7 @@ typedef struct HeadBenchOptions {
 typedef struct HeadTimes {
     double   mean, sigma, least, most; /* with two batches in flight: time from result to result */
     double   alone;                    /* mean with one batch in flight */
-    double   first;                    /* of the very first batch */
+    double   first;                    /* the very first batch */
     double   limit; /* to read the matrix (divided among the devices) and the hidden states; 0: the device's bandwidth is unknown */
     int64_t  bytes; /* device memory that the decoder uses */
     int64_t  moved; /* bytes of the matrix and the hidden states */

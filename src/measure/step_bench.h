@@ -14,7 +14,7 @@ typedef struct StepTimes {
     int64_t sequence_len;
     double  median, best, first; /* seconds of a step on the slowest rank */
     double  idle;                /* share of the time in which the device had no work */
-    double  flops;               /* of a step over all ranks; attention counts only pairs within documents */
+    double  flops;               /* operations of a step over all ranks; attention counts only pairs within documents */
     double  first_loss, loss;
     double  fp8_bound;      /* seconds, see fp8_bound.h */
     double  create_seconds; /* seconds for compiling, allocating and choosing algorithms */

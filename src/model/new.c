@@ -70,7 +70,8 @@ static Status find_module(Arena *arena, const JsonValue *config, IrModule **out)
     return ir_module_parse(arena, name, text, len, out);
 }
 
-/* Adds the keys of config.json that the IR lists as read or ignored. An item is a text, or an object with a "key". Of `a.b` it adds `a`. */
+/* Adds the keys of config.json that the IR lists as read or ignored. An item is a text, or an object with a "key". For `a.b` it adds `a`.
+ */
 static void add_keys(Arena *arena, const JsonValue *list, const char **names, size_t *count)
 {
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {

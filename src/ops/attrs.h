@@ -44,7 +44,7 @@ static inline int lora_members(const LoraAttrs *attrs)
     return lora_count(attrs->rows);
 }
 
-/* Adapters of which each row chooses one of n; each adapter has the members above. For member m adapter a has rank ranks[m n + a] (0: it
+/* n adapters, of which each row uses one. Each adapter has the members of LoraAttrs. For member m, adapter a has rank ranks[m n + a] (0: it
  * doesn't adapt that layer) and scale scales[m n + a]. */
 enum { LORA_MOST_ADAPTERS = 64 };
 typedef struct LoraRowsAttrs {
@@ -221,7 +221,7 @@ typedef struct ScaleAttrs {
     double by;
 } ScaleAttrs;
 
-/* Of a table of angles p * f_i, at positions p. */
+/* rope_table: cosines and sines of angles p * f_i, at positions p. */
 typedef struct RopeTableAttrs {
     int64_t  len, head_dim;
     double   theta;

@@ -18,9 +18,9 @@ typedef struct OpCase {
     Graph   *graph;
     Node    *node;
     Value   *all_out[NODE_MAX_OUT]; /* all outputs that the op can make here, wanted or not */
-    uint32_t all;                   /* their bits */
+    uint32_t all;                   /* bit k: output k is one of all_out */
     OpData   in[NODE_MAX_IN];       /* runs change nothing in it */
-    OpData   out[NODE_MAX_OUT];     /* of the last run; outputs that it didn't want are as before */
+    OpData   out[NODE_MAX_OUT];     /* results of the last run; an output that it didn't want keeps its older contents */
 } OpCase;
 
 /* A run of a case. Zero is the usual choice, except for device, kernel and want. */

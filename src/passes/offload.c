@@ -129,7 +129,8 @@ static Status send_gradients(Graph *graph)
 
 /* ---- copies to the device ---- */
 
-/* Values that are copied together, since their first readers adjoin: of one layer for one pass, or of no layer for both passes. */
+/* Values that are copied together, because their first readers are neighbours. A group belongs to one layer in one pass (forward or
+ * backward), or to no layer. */
 typedef struct Group {
     Node   *first; /* the first reader of the group */
     int     layer; /* layer of the group; -1: none */

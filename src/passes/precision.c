@@ -1,8 +1,8 @@
 /* precision: products of the blocks' linear layers in FP8, with one scale a tensor (Micikevicius et al. 2022).
  *
  * Each operand is quantised by one node, however many products read it: the weight and the input of a layer to e4m3, the gradient of its
- * output to e5m2. Codes are made in both layouts, since a product reads its operands along their last axis. Of an input, the backward pass
- * keeps only the codes.
+ * output to e5m2. Codes are made in both layouts, since a product reads its operands along their last axis. The backward pass keeps an
+ * input's codes only, not the input.
  *
  * Scales are delayed: a step's scales follow from the largest magnitudes of earlier steps, which training programs record and the
  * optimizer's program makes scales from. Before the first step, program `calibrate` takes the place of earlier steps: it computes products

@@ -241,7 +241,7 @@ static Status reduce_gradient(const void *context, const Leaver *gradient, Value
     return add_reduce(s, made, gradient->own, gradient->last, s->spec->adds, out);
 }
 
-/* Makes activations of gradients of which each rank keeps only its share. crosses: their sums over the ranks are added to the shares; else
+/* Turns gradients whose shares are divided among ranks into activations. crosses: their sums over the ranks are added to the shares; else
  * nobody reads them. */
 static Status divide_gradients(const Shard *s, bool crosses)
 {
@@ -321,7 +321,7 @@ static Value *divided_share(const Shard *s, const Value *whole)
     return share;
 }
 
-/* Drops a value of which only a share is kept. Nothing may read its members by themselves. */
+/* Drops the whole form of a value, if only this rank's share is kept. Nothing may read its members by themselves. */
 static Status drop_whole(Value *whole)
 {
     while (whole->first_member) {

@@ -1,6 +1,7 @@
 /* Whether tokens can be generated one at a time: only attention, which has a cache, may mix tokens, and nothing may depend on the number of
- * tokens in a run. In one graph, sizes don't tell rows from tokens, nor does an attribute say that it was made from T. So the module is
- * bound for two shapes whose numbers of rows and tokens have no factor in common, and both graphs are walked side by side. */
+ * tokens in a run. One graph isn't enough: a size may be a number of rows or of tokens, and an attribute doesn't show that it was made from
+ * T. So the module is bound for two shapes whose numbers of rows and tokens have no factor in common, and both graphs are walked side by
+ * side. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 

@@ -19,7 +19,7 @@
 
 enum { MAX_FLAT = 1 + BUCKET_MAX_STATES /* weights, states */ };
 
-/* A group of values of which this rank has a share of each, and updates one. */
+/* A group of values. This rank has a share of each, and updates one of them. */
 typedef struct Exchange {
     Value  *flat[2];  /* weights and gradients of the bucket */
     Value  *whole[2]; /* weights and gradients of the value that this rank updates */

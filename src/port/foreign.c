@@ -75,7 +75,7 @@ static bool fits_text(const char *pattern, const YamlNode *value)
     return fnmatch(pattern, text, 0) == 0;
 }
 
-/* Whether the value fits. Of a list one item is enough: where rows differ by value, port_value looks for a row for each item. */
+/* Whether the value fits. One fitting item of a list is enough: if rows differ by value, port_value looks for a row for each item. */
 static bool fits_value(const char *pattern, const YamlNode *value)
 {
     if (!pattern) return true;

@@ -63,5 +63,5 @@ const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
  * have as many. out_key (may be NULL): the tool's first key in the file. */
 unsigned foreign_recognise(const YamlNode *root, const char **out_key);
 
-/* Whether the value asks for nothing: none, false, 0 or empty. */
+/* Whether the value switches nothing on: none, false, 0 or empty. */
 bool foreign_is_inert(const YamlNode *value);

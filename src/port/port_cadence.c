@@ -87,7 +87,7 @@ static void set_steps(Port *port, Given given, double steps, ConfigKey key, Conf
                   arena_printf(port->arena, "a part of all steps; set %s to a number of them", options[key].name));
 }
 
-/* Axolotl turns times per epoch into a part of all steps, or of max_steps where that is given. */
+/* Axolotl turns times per epoch into a part of all steps; if max_steps is given, of max_steps. */
 static void set_per_epoch(Port *port, Given given, ConfigKey key, ConfigKey per_epoch)
 {
     double times = 0, most = -1;

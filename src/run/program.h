@@ -52,7 +52,7 @@ typedef struct PlanEntry {
     TensorType  type;
     Placement   place;
     int         trained; /* 1 + index in trained_params; 0: no trained parameter */
-    int64_t     first;   /* of a divided value: index of the first element that this rank has; `type` is of this rank's elements */
+    int64_t     first;   /* of a divided value: index of this rank's first element; `type` describes this rank's elements only */
 } PlanEntry;
 
 typedef struct Program {
@@ -90,7 +90,7 @@ typedef struct BucketState {
     DType          dtype;
     StateExtent    extent;
     StateCode      code;
-    int            scale;   /* of a state in codes (DT_U8): index of the state with their scales */
+    int            scale;   /* if the state is codes (DT_U8): index of the state with their scales */
     bool           is_copy; /* a copy of the weights in more bits */
     int64_t        numel;
     const int64_t *at; /* by parameter of the bucket: where this rank's elements of the state begin */
@@ -129,9 +129,9 @@ typedef struct Bucket {
     bool                        by_value; /* all states of a value belong to one rank: equal shares would cut blocks of moments */
     Chunk                      *chunks;
     int                         num_chunks;
-    Chunk *groups; /* groups of as many values of one type as there are ranks, for a rule that updates whole values, or by_value. Each rank
-                      has the states of one value of a group. If groups aren't chunks too, the rank gets this value whole for the update,
-                      and gives shares back (passes/updates.c). NULL: states are divided as chunks */
+    Chunk *groups; /* if by_value, or if the rule updates whole values: a group has one value for each rank, all of one type, and each rank
+                      has the states of its value. Unless groups are chunks too, the rank receives its value whole for the update, and
+                      then returns shares (passes/updates.c). NULL: states are divided like chunks */
     int         num_groups;
     int64_t     share_numel;
     const char *weight_share, *grad_share;

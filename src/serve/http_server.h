@@ -44,8 +44,8 @@ typedef struct HttpHandler {
     void *context;
     /* Answers now, begins an answer, or keeps the exchange and answers later. */
     void (*request)(void *context, HttpExchange *exchange, const HttpRequest *request);
-    /* The client went, or was dropped, before its answer ended; the exchange has ended. Of this header's functions only http_server_run
-     * calls it. user: from http_set_user, else NULL. */
+    /* The client disconnected, or was dropped, before its answer ended; the exchange has ended. Only http_server_run calls it, no other
+     * function of this header. user: from http_set_user, else NULL. */
     void (*gone)(void *context, HttpExchange *exchange, void *user);
     /* The server itself answered a client with this status: `request` isn't called. message: the text it sent, which contains nothing from
      * the request. As `gone`, called only from http_server_run. */

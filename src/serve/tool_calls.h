@@ -28,7 +28,7 @@ typedef struct ToolReader {
     ToolSink sink;
     StrBuf   held;
     bool     has_begun;  /* the answer no longer can be calls without a mark */
-    bool     has_called; /* the last thing told was a call */
+    bool     has_called; /* the last thing reported was a call */
     size_t   next_try;   /* bytes of `held` at which the next try is made */
     size_t   object, walked;
     JsonWalk walk; /* over the bytes held[object..walked) */
@@ -37,7 +37,7 @@ typedef struct ToolReader {
 void tool_reader_init(ToolReader *reader, ToolSink sink);
 void tool_reader_deinit(ToolReader *reader);
 void tool_reader_push(ToolReader *reader, Str text); /* text: whole characters */
-void tool_reader_end(ToolReader *reader);            /* the answer has ended: tells all that is held */
+void tool_reader_end(ToolReader *reader);            /* the answer has ended: reports all text that is held back */
 
 /* Tokens that mark calls; some tokenizers have them as special tokens. Their text is kept in answers that are read for calls.
  * NULL-terminated. */

@@ -32,7 +32,7 @@ static bool has_id(const Param *rows, int64_t id)
     return false;
 }
 
-/* Writes what a user can do for a matrix of which no rows (has_rows false) or some rows are trained. */
+/* Writes advice for a matrix that isn't trained (has_rows false), or that is trained in some rows only. */
 static void put_advice(Teller *t, const char *path, bool has_rows)
 {
     const char *dot = strrchr(path, '.'), *module = dot ? dot + 1 : path;

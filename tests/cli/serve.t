@@ -52,7 +52,7 @@ ask() {
     shift $(($# > 1 ? 2 : 1))
     code=$(curl -s -m 60 -o "$dir/out" -D "$dir/head" -w '%{http_code}' ${body:+-H 'Content-Type: application/json' --data-binary "$body"} "$@" "$url$path")
 }
-# of EXPRESSION: prints a Python expression over the JSON body `a`.
+# of EXPRESSION: prints the value of a Python expression over `a`, the JSON body of the answer.
 of() { "$python" -c 'import json, sys; a = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$dir/out" "$1"; }
 # wrong NAME STATUS PARAM TEXT PATH JSON: refused with this status, naming the field.
 wrong() {

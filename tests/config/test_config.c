@@ -258,7 +258,7 @@ static void keys_without_effect_are_named_and_why(void)
         {"recipe: fp8-hybrid\nlora: true\nqlora: fp8\n", NULL, ""},
         {"lora: false\nlora_rank: 8\n", NULL, "run.yaml:2:12: lora_rank: no effect without lora: true\n"},
         {"lora_rank: 8\nmaster_dtype: fp32\n", "lora=true", "run.yaml:2:15: master_dtype: no effect when lora is set\n"},
-        {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* such values ask for nothing: no warning */
+        {"merge_adapter: false\nlora_dropout: 0\neval_steps: 0\n", NULL, ""}, /* such values switch nothing on: no warning */
         {"num_epochs: 2\nwarmup_ratio: 0.1\n", "max_steps=5", "run.yaml:1:13: num_epochs: no effect when max_steps is set\n"},
         {"num_epochs: 2\nmax_steps: -1\n", NULL, ""},
         {"cooldown_steps: 3\nfinal_lr_fraction: 0.1\n", NULL,
@@ -319,7 +319,7 @@ static void needs_name_values(void)
     }
 }
 
-/* Several names of one key: they must agree, except that a name that asks for nothing gives way to the other. */
+/* Several names of one key: they must agree, except that a name whose value switches nothing on gives way to the other. */
 static void names_of_one_key_agree(void)
 {
     static const struct {
@@ -436,7 +436,7 @@ static void other_tools_keys_are_answered(void)
         {"special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of"},
         {"eval_strategy: each\n", "run.yaml:1:16: eval_strategy: expected epoch, found \"each\""},
         {"save_strategy: each\n", "save_strategy: expected epoch or best or no, found \"each\""},
-        {"greater_is_better: true\n", "greater_is_better: evaluations tell loss and perplexity, and the lower is the better"},
+        {"greater_is_better: true\n", "greater_is_better: evaluations report loss and perplexity, for which lower is better"},
         {"metric_for_best_model: rouge\n", "metric_for_best_model: expected one of eval_loss, perplexity, found \"rouge\""},
         {"report_to: wandb\n", "report_to: `python -m surogate.log wandb OUTPUT_DIR` sends the numbers"},
         {"report_to: comet\n", "run.yaml:1:12: report_to: expected one of none, tensorboard, found \"comet\""},
@@ -476,7 +476,7 @@ static void strategies_are_read(void)
     EXPECT_INT(config.eval_steps, 100);
 }
 
-/* Words that ask for nothing in report_to are read as an empty list, and replace the file's list. */
+/* Words that switch nothing on in report_to are read as an empty list, and replace the file's list. */
 static void report_to_is_a_list_of_words(void)
 {
     static const char *const nothing[] = {"none", "None", "false", "no", "auto", "0", "\"\"", "[]", "[none]", "", "null"};

@@ -25,7 +25,7 @@ static const AttentionAttrs problems[] = {
     {.num_heads = 80, .num_kv_heads = 80, .head_dim = 64}, /* blocks of the GPU have several tiles, and none, some or all rows whole */
 };
 
-/* Of attention_latent: rows are packed as if of attention_cached, whose values nothing reads. */
+/* Settings of attention_latent. Rows are packed as for attention_cached, but nothing reads their values. */
 static const LatentAttrs latents[] = {
     {.num_heads = 2, .head_dim = 10, .value_dim = 6},
     {.num_heads = 9, .head_dim = 576, .value_dim = 512, .scale = 0.07},
@@ -92,7 +92,7 @@ static void problem_free(Problem *p)
     for (int b = 0; b < MOST_ROWS; b++) free(p->row[b].qkv);
 }
 
-/* Of a place that no row has, some token. */
+/* Token t of row b; if the row has no such token, its first one. */
 static const char *token(const Problem *p, int64_t b, int64_t t)
 {
     return p->row[b].qkv + (t >= 0 && t < LEN ? t : 0) * p->width * p->element;
@@ -236,7 +236,8 @@ static bool same_bits(const Problem *p, const Run *run, const char *whole, char 
     return false;
 }
 
-/* A row whose tokens have no places gives NaN, and the rows beside it what they give without it. The CPU refuses such rows. */
+/* A row whose positions are outside its pages gives NaN. The rows beside it give the same results as without it. The CPU refuses such rows.
+ */
 static void check_room(const Problem *p, const char *whole, char *o)
 {
     static const Run outside[] = {{2, 1, {100, ROW_PAGES * PAGE_LEN}}, {2, 1, {100, -1}}, {2, 9, {100, ROW_PAGES * PAGE_LEN - 8}}};

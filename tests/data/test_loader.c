@@ -312,7 +312,7 @@ static void weights_repeat_and_thin_out(void)
 }
 
 typedef struct Mix {
-    ShardSet plain, thin; /* plain: 4 samples; thin: 6 samples, of which a row takes two */
+    ShardSet plain, thin; /* plain: 4 samples; thin: 6 samples, two to a row */
 } Mix;
 
 static Mix open_mix(const char *dir, bool has_mask)

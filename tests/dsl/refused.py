@@ -22,7 +22,7 @@ NORMED = 'hidden = g.rms_norm(x, self.norm, eps="eps", name="hidden")'
 D, WINDOW, COUNT, HEAD_DIM = 'D=Key(None, "C / H")', 'window="near[i] ? W : 0"', 'Array["L", "Block"]', 'head_dim="D", name="table"'
 Q_NORM, WEIGHT = 'Param(Tensor["D"], init="ones")', 'Param(Tensor["out", "inner"], linear=True, init=normal(0.02))'
 
-# what to replace, by what (& is what was there), the command, pieces; @ is the place of the replacement's first line, @@ of its last one
+# (text to replace; replacement, in which & is the old text; command; pieces of the message, in which @ is the replacement's first line, @@ its last)
 PROGRAMS: list[tuple[str, str, tuple[str, ...], tuple[str, ...]]] = [
     # sizes that the config doesn't give
     (D, 'D=Key(None, "C / 3")', PLAN, ("heads.py:107 (", "10.6667 isn't a whole number: D, as attribute head_dim, in table")),

@@ -233,7 +233,7 @@ WRONG = [
     (SUM, "return [1][2]", "IndexError: list index out of range", None),
 ]
 
-# (base, what to replace, each: by what (& is what was there), what the one message then says, of which instance, the text at whose line it points)
+# (base file, text to replace, [(replacement, in which & is the old text; the message; the instance; the text whose line the message names)])
 MORE = [
     (HEADS, '"B", "T", "H", "D", name="q.heads"', [
         ('"B", "T", "G", "D", name="q.heads"',

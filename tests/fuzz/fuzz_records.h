@@ -21,7 +21,8 @@ static void fuzz_record(Arena *arena, const Record *record, const DatasetOptions
             abort();
 }
 
-/* Number of records; -1: an error ended them, at a place that depends on how much is read at once. Closes the reader. */
+/* Reads all records and returns their number; -1: an error ended the reading, after a number of records that depends on the size of reads.
+ * Closes the reader. */
 static int fuzz_reader(Reader *reader, const DatasetOptions *options)
 {
     enum { MOST_RECORDS = 24 };

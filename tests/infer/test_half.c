@@ -337,7 +337,7 @@ static DecodeEnd decode_one(InferModel *infer)
     return how;
 }
 
-/* Weights that fp16 holds, but activations that it doesn't; and weights that it doesn't. */
+/* First the weights fit fp16 but the activations don't; then the weights don't fit either. */
 static void what_fp16_cant_hold_is_said(void)
 {
     Copy       copy;

@@ -308,7 +308,7 @@ static void a_guided_text_is_the_same_alone_and_in_company(void)
     json_tokens_destroy(tokens);
 }
 
-/* Of a random model's answers, all that end by themselves are whole JSON. */
+/* Each answer of a random model that ends by itself is a complete JSON object. */
 static void a_thousand_hot_answers_are_json(void)
 {
     NEED_DEVICE();

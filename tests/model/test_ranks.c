@@ -603,7 +603,7 @@ static void two_layers_are_there_at_a_time(void)
     EXPECT(activation_bytes(4, 1u << OFFLOAD_GRADS, &layer, &ends) - four <= 2 * layer / 4 + ends / 4 + 4096);
 }
 
-/* Of an offloaded base, a rank keeps its share in the host's memory. */
+/* A rank keeps its share of an offloaded base in the host's memory. */
 static void an_offloaded_base_leaves_the_device(void)
 {
     Case c = plain;

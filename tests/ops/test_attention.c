@@ -71,7 +71,7 @@ static bool is_packable(const Problem *p)
     return v_dim_of(p) == p->dim;
 }
 
-/* Of values and o. */
+/* Index of the first element of head h of token t, in v and o. */
 static int64_t v_at(const Problem *p, int64_t heads, int64_t b, int64_t t, int64_t h)
 {
     return ((b * p->len + t) * heads + h) * v_dim_of(p);
@@ -84,7 +84,7 @@ static bool attends(const Exact *e, int64_t b, int64_t t, int64_t key)
     return same && (p->bidirectional || key <= t) && (!p->window || llabs(t - key) < p->window);
 }
 
-/* Where the bias of a head lies in the table. */
+/* Index of a head's bias for this distance in the table. */
 static int64_t bias_at(const Problem *p, int64_t h, int64_t distance)
 {
     int64_t most = p->bidirectional ? p->bias / 2 : p->bias - 1, least = p->bidirectional ? -most : 0;
@@ -195,7 +195,7 @@ static void expect_heads(const float *got, int64_t row, int64_t offset, const do
     if (!(worst <= 3e-6 * largest)) test_fail(__FILE__, __LINE__, "%s: off by %g of %g", what, worst, largest);
 }
 
-/* q, k, v of the case's inputs first, first+1, first+2: packed or apart. */
+/* Fills in q, k and v: packed into input `first`, or into inputs first, first + 1 and first + 2. */
 static void put_qkv(OpCase *c, int first, const Exact *e, bool packed)
 {
     const Problem *p = e->p;

@@ -276,7 +276,7 @@ static void bits_do_not_depend_on_threads(void)
     static const int64_t sizes[][3] = {{1000, 512, 64}, {300, 520, 200}, {3, 4000, 100},    {500, 260, 1030},
                                        {100, 60, 9000}, {13, 7, 700},    {1500, 100, 9000}, {100, 1100, 700}};
     static const int     threads[] = {1, 2, 3, 4,
-                                      5, 6, 40}; /* with 40 threads, sums of runs stay apart: sums of the last size in several blocks */
+                                      5, 6, 40}; /* with 40 threads, runs are separate tasks; the last size has sums in several blocks */
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
         for (int d = 0; d < 3; d++) {
             static const DType operand[] = {DT_F32, DT_BF16, DT_E4M3}, result[] = {DT_F32, DT_BF16, DT_F32};

@@ -68,10 +68,10 @@ static StrBuf generate(void)
         "edit those. -->\n\n"
         "N: all leading dims, B: batch, T: sequence, C: hidden, V: vocabulary, H: query heads, G: "
         "key/value heads, D: head\n"
-        "dim, F: intermediate, P: positions. `[x]`: optional input. Floats are f32 or bf16, of what decoding runs f16 too, each tensor "
-        "its own; arithmetic is\n"
-        "fp32. `acc`: what the result is added to, in its dtype. Attributes are given with type and default; `dw_dtype` is the\n"
-        "dtype of a parameter's gradient where there is no `acc`.\n");
+        "dim, F: intermediate, P: positions. `[x]`: optional input or output; `x'`: x updated in place. Floats are f32 or bf16, and f16 too "
+        "in ops that decoding runs;\n"
+        "each tensor may have another dtype. Arithmetic is fp32. `acc`: the tensor that the result is added to; it sets the result's dtype.\n"
+        "Attributes have a type and a default; `dw_dtype` is the dtype of a parameter's gradient if there is no `acc`.\n");
     for (int id = 0; id < OP_COUNT; id++) {
         const OpDef *op = op_table[id];
         strbuf_printf(&out, "\n## %s\n\n    %s\n\n%s\n", op->name, op_signatures[id], op->synopsis);

@@ -202,7 +202,7 @@ def train(model, batches, lr):
 def reference(name, model):
     """Reference results for ids (STEPS + 1, B, T + 1).
 
-    Of the first batch: log-probabilities of its tokens, and gradients. Of the others: the losses of AdamW. Then the text that the trained
+    From the first batch come log-probabilities of its tokens, and gradients; from the others the losses of AdamW. Last comes the text that the trained
     model generates after the beginning of the first batch.
     """
     rng = np.random.default_rng(sum(name.encode()))

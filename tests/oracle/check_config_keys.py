@@ -146,8 +146,8 @@ def defaults(cls):
 
 
 def is_harmless(name, value, default):
-    """Where transformers refuses them: null counts as absent and one value is for all of a list (docs/ir.md), 0 and 1 as false and true, a whole
-    number as a fraction, which may be None; a layer whose window isn't said has none."""
+    """Whether Surogate may accept a value that transformers refuses: null for an absent key, one value for a list (docs/ir.md), 0 and 1 for false
+    and true, or a whole number for a fraction or None. A layer whose window isn't given has none."""
     if name in ("sliding_window", "use_sliding_window") and value in (ABSENT, False) or name in ("layer_types", "no_rope_layers") and not isinstance(value, list):
         return True
     whole = isinstance(value, int) and not isinstance(value, bool)

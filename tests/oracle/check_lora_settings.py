@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Do adapters that a run trained with settings of each kind mean the same to PEFT? Trains a tiny model with each, and with what goes on from
-it, and compares the losses of a text with PEFT's of the saved folder, in double precision.
+"""Do adapters that a run trained with settings of each kind mean the same to PEFT? Trains a tiny model with each, continues
+the training from the adapter, and compares the losses of a text with PEFT's of the saved folder, in double precision.
 
   python3 tests/oracle/check_lora_settings.py build/surogate
 """

@@ -282,7 +282,7 @@ def find_differences(rig: Rig) -> tuple[int, int]:
     for what, row, others in spellings():
         want = rig.look(row)[0]
         for other, spelt in [("itself", row), *others]:
-            has_null = isinstance(spelt, dict) and text(NULLED["function"]["arguments"]) in text(spelt)  # of a struct: a filler
+            has_null = isinstance(spelt, dict) and text(NULLED["function"]["arguments"]) in text(spelt)  # in a struct a null is a filler
             for as_parquet in (False, True) if not has_null and as_table(spelt) is not None else (False,):
                 got = rig.look(spelt, as_parquet=as_parquet)[0]
                 counts[0] += 1

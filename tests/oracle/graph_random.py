@@ -37,7 +37,7 @@ class Graph(base.Random):
     def attention(self, x):
         y = super().attention(x)
         made = next(op for op in reversed(self.ops) if op[0] == "attention")
-        if self.chance(0.6):  # its lse continues as one number per token, or becomes a term
+        if self.chance(0.6):  # lse is read as an activation; below, it may also become a term of the loss
             lse = self.add("reshape", [made[2] + ".1"], False, dims=["B", "T", "H"])
             y = self.add("add", [y, self.linear(lse, "C", "H")], False)
         if self.chance(0.4):

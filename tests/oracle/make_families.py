@@ -87,7 +87,7 @@ FAMILIES = {
                            num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False,
                            rope_parameters=dict(rope_type="linear", rope_theta=1e4, factor=3.0)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "qwen3_yarn": dict(  # of eight pairs some kept, some blended, some slowed; both mscales; fractional ends of the ramp
+    "qwen3_yarn": dict(  # some of the eight pairs are kept, some blended, some slowed; both mscales; the ramp has fractional ends
         config=Qwen3Config(**COMMON, hidden_size=20, intermediate_size=26, num_hidden_layers=2, num_attention_heads=2,
                            num_key_value_heads=1, head_dim=16, rms_norm_eps=1e-6, tie_word_embeddings=True,
                            rope_parameters=dict(rope_type="yarn", rope_theta=1e3, factor=4.0, original_max_position_embeddings=64,

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/half.safetensors: what transformers computes in float16 on a CPU, and what it would without rounding.
+"""Writes tests/fixtures/half.safetensors: results of transformers in float16 on a CPU, and the same without rounding.
 
 ids              (ROWS, TOKENS), drawn at random
-NAME.half        (ROWS, TOKENS - 1): of families/NAME loaded in float16, its projections times SCALE, ln p of each token but the first given
-                 those before it
-NAME.exact       the same of these float16 weights in double precision
+NAME.half        (ROWS, TOKENS - 1): ln p of each token after the first, given the tokens before it, by families/NAME loaded in float16, with
+                 its projections multiplied by SCALE
+NAME.exact       the same with these float16 weights, computed in double precision
 
 Needs torch, transformers, safetensors. Deterministic: same versions, same bytes.
 

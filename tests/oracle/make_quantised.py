@@ -3,7 +3,7 @@
 
 nf4, nf4_double  bitsandbytes' 4 bit without and with double quantisation, quantised, saved and run by transformers
 fp8              fine-grained FP8: written here by the published format, run by transformers, which dequantises it on a CPU
-nvfp4            ModelOpt's NVFP4: written and dequantised here, as transformers doesn't read it; it runs what came of it
+nvfp4            ModelOpt's NVFP4: written and dequantised here, as transformers doesn't read it; transformers then runs the dequantised model
 
 expected.safetensors: ids (2, 25) I32; losses (2, 24) F32, of each token after the first; k_proj F32, that matrix dequantised.
 Needs torch, transformers, bitsandbytes, safetensors. Deterministic: same versions, same bytes.

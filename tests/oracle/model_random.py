@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Random models of the DSL against PyTorch in f64: loss, gradients, log-probabilities, greedy text; with lora=true gradients of the adapters.
-Weights are shared, norms stand where no model has them, values are read once or often: what the passes must not mistake.
+The models share weights, have norms in unusual places, and read values once or often, to find passes that treat such a graph wrongly.
 
   SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/model_random.py FIRST LAST [KEY=VALUE...]     seeds; settings of the run
 """

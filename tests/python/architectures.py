@@ -133,8 +133,8 @@ def shapes(folder):
 
 
 def greedy_errors(name, folder, greedy):
-    """Of the texts of many prompts: how many differ where the reference's two largest logits are apart, and the largest difference of ln p,
-    from the reference's and from those of the whole text read at once."""
+    """Generates texts of many prompts. Returns how many differ from the reference's at a token whose two largest logits aren't nearly equal, and
+    the largest difference of ln p from the reference, and from a score of the whole text."""
     texts, logprobs = greedy[f"architectures/{name}.texts"], greedy[f"architectures/{name}.logprobs"]
     margins = dict(zip(greedy[f"architectures/{name}.near"].tolist(), greedy[f"architectures/{name}.margins"].tolist()))
     ends = np.cumsum(greedy["prompt_lens"])[: len(texts)]

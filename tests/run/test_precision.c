@@ -301,7 +301,7 @@ static int count_nodes(const Program *program, const OpDef *op)
 }
 
 /* On a device with FP4 products, all products of the layers read codes. In fp32 they give the gradients of emulated products, in bf16
- * similar ones. Tested in full training and over frozen weights, of which only codes are kept. */
+ * similar ones. Tested in full training, and with frozen weights that are kept as codes only. */
 static void products_by_fp4_codes_have_the_gradients_of_emulated_ones(void)
 {
     for (int lora = 0; lora < 2; lora++) {

@@ -1,5 +1,5 @@
-/* Teams of ranks: all ranks do their work, again and again, the first on the caller's thread. Of failures, that of the rank that failed by
- * itself is reported. */
+/* Teams of ranks: all ranks do their work, again and again, rank 0 on the caller's thread. If several ranks fail, the failure of the rank
+ * that failed by itself is reported. */
 #include "setup/rank_threads.h"
 
 #include "test.h"

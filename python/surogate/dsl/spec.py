@@ -450,9 +450,9 @@ ROLES = {"vocabulary": "V", "positions": "max_positions", "tied": "tied"}
 
 def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignored: tuple[str, ...] = (), refused: tuple[str, ...] = (),
               unread: Any = (".rotary_emb.inv_freq",), roles: Any = None, prefix: Any = "", **symbols: Key) -> Callable[[C], C]:
-    """The model's symbols as keys of config.json; require: {expression: what else is wrong}; unread: ends of names of tensors that carry
-    nothing; roles: {"vocabulary": SYMBOL}, which symbols are that, positions and tied, where they aren't named as in ROLES; prefix: what
-    the names of all tensors of a model folder may lack in front."""
+    """The model's symbols as keys of config.json. require: {expression: the message if it is false}. unread: ends of the names of tensors that
+    are skipped. roles: {"vocabulary": SYMBOL}, the symbols for vocabulary, positions and tied, if they aren't named as in ROLES. prefix: a
+    beginning that the tensors' names in a model folder may lack."""
     config = Config(architecture, symbols, caller())
     if not isinstance(architecture, str) or not architecture or not isinstance(prefix, str):
         raise fail(f"hf_config: the architecture is {architecture!r} and the prefix {prefix!r}, expected texts")

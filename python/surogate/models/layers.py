@@ -99,7 +99,7 @@ TAU = "6.283185307179586"
 
 
 def turns_so_often(place: str, turns: str) -> str:
-    """place: an expression with {0}, the pair that makes `turns` turns within the original length, as in yarn."""
+    """`place`, an expression, with the index of the pair for {0} that makes `turns` full turns within the original length; 0 without yarn."""
     return "yarn ? " + place.format(f"R * log(rope_original / ({turns} * {TAU})) / (2 * log(theta))") + " : 0"
 
 

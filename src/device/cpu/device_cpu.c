@@ -20,7 +20,7 @@ typedef struct CpuDevice {
     ThreadPool *pool;
     Comm       *comm;                /* NULL: one rank */
     double      marks[DEVICE_MARKS]; /* seconds at which each was set */
-    void       *peak_memory;         /* of device_cpu_measure_peak, kept for its next call */
+    void       *peak_memory;         /* memory of device_cpu_measure_peak, kept for its next call */
     Status      error;               /* sticky, with its message */
     char        message[512];
 } CpuDevice;

@@ -56,7 +56,7 @@ enum {
 
 typedef struct Peak {
     float  *memory;
-    int64_t floats; /* of a task */
+    int64_t floats; /* floats per task */
 } Peak;
 
 static void peak_gemm(void *context, int64_t task, int worker)

@@ -68,7 +68,7 @@ struct CudaPeers {
     atomic_bool ended;  /* it may not queue any more */
     bool        drains;
     pthread_t   drainer;
-    int         polls; /* of 1 ms each, waiting for other GPUs to finish, so far */
+    int         polls; /* polls so far, 1 ms each, while waiting for other GPUs to finish */
 };
 
 static uint32_t *flag(const CudaPeers *peers, int phase, int from, int to)
@@ -430,7 +430,7 @@ void cuda_peers_end(CudaDevice *cuda)
 
 bool cuda_peers_settled(CudaDevice *cuda)
 {
-    enum { MOST_POLLS = 5000 }; /* of 1 ms each, over all calls */
+    enum { MOST_POLLS = 5000 }; /* polls of 1 ms, over all calls */
     CudaPeers *peers = cuda->peers;
     if (!peers || !peers->group || comm_cause(cuda->comm) == OK) return true;
     for (int r = 0;; peers->polls++) {

@@ -41,8 +41,8 @@ static Status alibi_table_cpu(const KernelArgs *args)
 const OpDef op_alibi_table = {
     .id = OP_ALIBI_TABLE,
     .name = "alibi_table",
-    .synopsis =
-        "table[d,h] = -slope_h d; of 2^k heads slope_h = 2^(-8 (h + 1) / 2^k), of others those of the power of two below, then every second one of twice as many",
+    .synopsis = "table[d,h] = -slope_h d; for 2^k heads slope_h = 2^(-8 (h + 1) / 2^k); other numbers of heads take the slopes "
+                "of the next lower power of two, then every second slope of twice as many heads",
     .num_out = 1,
     .attrs_size = sizeof(AlibiTableAttrs),
     .attrs = alibi_table_attrs,

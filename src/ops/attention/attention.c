@@ -481,8 +481,9 @@ static void attention_set_dense(Node *node, bool dense)
 const OpDef op_attention = {
     .id = OP_ATTENTION,
     .name = "attention",
-    .synopsis =
-        "o = softmax(scale q k^T) v over keys doc_start..t, the last `window` of them; softcap: scores s are softcap tanh(s / softcap); plus bias[min(t - key, R - 1)]; sinks: e^sink is added to the sum of the softmax; bidirectional: keys after t too, of the document; lse = log sum exp",
+    .synopsis = "o = softmax(s) v, s = scale q k^T + bias[min(t - key, R - 1)], over keys doc_start..t, or the last `window` of "
+                "them; softcap: scale q k^T becomes softcap tanh(scale q k^T / softcap) first; sinks: e^sink is added to the "
+                "softmax's sum; bidirectional: later keys of the document count too; lse = log of that sum",
     .num_in = NUM_IN,
     .num_out = 2,
     .min_in = 4,

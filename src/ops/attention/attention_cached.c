@@ -170,8 +170,8 @@ static Status attention_cached_reference(const KernelArgs *args)
 const OpDef op_attention_cached = {
     .id = OP_ATTENTION_CACHED,
     .name = "attention_cached",
-    .synopsis =
-        "kc, vc [starts + t] = k, v, in the row's pages; o = softmax(scale q kc^T) vc over keys 0..starts+t, sinks and bias as in attention",
+    .synopsis = "kc[starts + t], vc[starts + t] = k, v, in the row's pages; o = softmax(scale q kc^T) vc over keys 0..starts + "
+                "t; sinks and bias as in attention",
     .num_in = NUM_IN,
     .num_out = 3,
     .min_in = 7,

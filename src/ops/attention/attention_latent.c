@@ -116,7 +116,8 @@ static Status attention_latent_reference(const KernelArgs *args)
 const OpDef op_attention_latent = {
     .id = OP_ATTENTION_LATENT,
     .name = "attention_latent",
-    .synopsis = "kc [starts] = k, in the row's pages; o = softmax(scale q kc^T) vc, where vc is the first value_dim numbers of each of kc",
+    .synopsis = "kc[starts + t] = k, in the row's pages; o = softmax(scale q kc^T) vc, where vc is the first value_dim elements "
+                "of each key in kc",
     .num_in = LATENT_IN,
     .num_out = 2,
     .min_in = LATENT_IN,

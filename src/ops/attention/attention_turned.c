@@ -107,7 +107,7 @@ static Status attention_turned_reference(const KernelArgs *args)
 const OpDef op_attention_turned = {
     .id = OP_ATTENTION_TURNED,
     .name = "attention_turned",
-    .synopsis = "q, k, v = qkv_norm_rope(qkv); kc, vc [starts] = k, v, in the row's pages; o = softmax(scale q kc^T) vc",
+    .synopsis = "q, k, v = qkv_norm_rope(qkv); kc[starts], vc[starts] = k, v, in the row's pages; o = softmax(scale q kc^T) vc",
     .num_in = TURNED_IN,
     .num_out = 3,
     .min_in = TURNED_IN,

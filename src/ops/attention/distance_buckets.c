@@ -42,8 +42,8 @@ static Status distance_buckets_cpu(const KernelArgs *args)
 const OpDef op_distance_buckets = {
     .id = OP_DISTANCE_BUCKETS,
     .name = "distance_buckets",
-    .synopsis =
-        "ids[0,d] = d for d below e = buckets / 2, else e + floor(log(d / e) / log(most / e) (buckets - e)), at most buckets - 1; bidirectional: of |d| among half of the buckets, those of keys after the query behind the others",
+    .synopsis = "ids[0,d] = d for d < e = buckets / 2, else e + floor(log(d / e) / log(most / e) (buckets - e)), at most buckets "
+                "- 1; bidirectional: of |d|, with half of the buckets for keys up to the query, then half for later keys",
     .num_out = 1,
     .attrs_size = sizeof(DistanceBucketsAttrs),
     .attrs = distance_buckets_attrs,

@@ -235,7 +235,8 @@ static Status qkv_norm_rope_cpu(const KernelArgs *args)
 const OpDef op_qkv_norm_rope = {
     .id = OP_QKV_NORM_ROPE,
     .name = "qkv_norm_rope",
-    .synopsis = "q and k heads of packed rows: rope(rms_norm(head) (w + offset)), or rope(head) without weights; v heads pass",
+    .synopsis = "q and k heads of packed rows: rope(rms_norm(head) (w + offset)), or rope(head) without weights; v heads are "
+                "copied",
     .num_in = 5,
     .num_out = 2,
     .min_in = 5,

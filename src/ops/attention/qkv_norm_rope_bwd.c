@@ -277,7 +277,7 @@ static Status qkv_norm_rope_bwd_cpu(const KernelArgs *args)
 const OpDef op_qkv_norm_rope_bwd = {
     .id = OP_QKV_NORM_ROPE_BWD,
     .name = "qkv_norm_rope_bwd",
-    .synopsis = "gradients of qkv_norm_rope: heads turned back, then through their norms",
+    .synopsis = "gradients of qkv_norm_rope: dq and dk are rotated back, then go through the norms; dv is copied",
     .num_in = 11,
     .num_out = 6,
     .min_in = 6,

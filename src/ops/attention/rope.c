@@ -96,8 +96,8 @@ static Status rope_cpu(const KernelArgs *args)
 const OpDef op_rope = {
     .id = OP_ROPE,
     .name = "rope",
-    .synopsis =
-        "pairs (x_i, x_{i+R/2}), or interleaved (x_{2i}, x_{2i+1}), of the first R elements of each head turn by the angle of their position; inverse: back",
+    .synopsis = "rotates pairs (x_i, x_{i+R/2}), interleaved (x_{2i}, x_{2i+1}), of the first R elements of each head by the "
+                "angles of the head's position; inverse: by minus the angles",
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,

@@ -298,7 +298,8 @@ const OpDef op_eq = {
 const OpDef op_where = {
     .id = OP_WHERE,
     .name = "where",
-    .synopsis = "y = a where cond isn't 0, else b; what is absent is 0. Neither value nor gradient of what isn't chosen counts, be it NaN",
+    .synopsis = "y = a where cond isn't 0, else b; an absent operand is 0. An element that isn't chosen affects neither value "
+                "nor gradient, even if it is NaN",
     .num_in = 3,
     .num_out = 1,
     .min_in = 1,

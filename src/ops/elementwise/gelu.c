@@ -132,7 +132,7 @@ static Status gelu_bwd_cpu(const KernelArgs *args)
 const OpDef op_gelu = {
     .id = OP_GELU,
     .name = "gelu",
-    .synopsis = "y = x (1 + erf(x / sqrt 2)) / 2, or x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2",
+    .synopsis = "y = x (1 + erf(x / sqrt 2)) / 2; tanh: x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

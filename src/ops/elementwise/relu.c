@@ -90,7 +90,7 @@ static Status relu_bwd_cpu(const KernelArgs *args)
 const OpDef op_relu = {
     .id = OP_RELU,
     .name = "relu",
-    .synopsis = "y = max(x, 0), squared: max(x, 0)^2",
+    .synopsis = "y = max(x, 0); squared: max(x, 0)^2",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

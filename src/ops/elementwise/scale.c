@@ -55,7 +55,7 @@ static Status scale_cpu(const KernelArgs *args)
 const OpDef op_scale = {
     .id = OP_SCALE,
     .name = "scale",
-    .synopsis = "y = by x",
+    .synopsis = "y = by * x",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

@@ -17,7 +17,7 @@ static OpCost stop_gradient_cost(const Node *node)
 const OpDef op_stop_gradient = {
     .id = OP_STOP_GRADIENT,
     .name = "stop_gradient",
-    .synopsis = "y = x, whose gradient is 0",
+    .synopsis = "y = x; no gradient flows through it",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

@@ -124,7 +124,7 @@ static Status swiglu_cpu(const KernelArgs *args)
 const OpDef op_swiglu = {
     .id = OP_SWIGLU,
     .name = "swiglu",
-    .synopsis = "h = gate sigmoid(gate) up; with gelu: gelu(gate) up, by tanh",
+    .synopsis = "h = gate sigmoid(gate) up; gelu: gelu(gate) up, by the approximation with tanh",
     .num_in = 4,
     .num_out = 4,
     .min_in = 1,

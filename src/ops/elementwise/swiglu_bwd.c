@@ -113,8 +113,7 @@ static Status swiglu_bwd_cpu(const KernelArgs *args)
 const OpDef op_swiglu_bwd = {
     .id = OP_SWIGLU_BWD,
     .name = "swiglu_bwd",
-    .synopsis =
-        "s = sigmoid(gate): dgate = dh up s (1 + gate (1 - s)), dup = dh gate s; with gelu s = sigmoid(u(gate)), 1 - s times du / dgate",
+    .synopsis = "dgate = dh up s (1 + gate (1 - s)), dup = dh gate s, s = sigmoid(gate); gelu: gradients of gelu(gate) up",
     .num_in = 5,
     .num_out = 5,
     .min_in = 2,

@@ -80,7 +80,8 @@ static Status cross_entropy_reference(const KernelArgs *args)
 const OpDef op_cross_entropy = {
     .id = OP_CROSS_ENTROPY,
     .name = "cross_entropy",
-    .synopsis = "losses = lse - logits[label], lse = log sum exp(logits); 0 where label = -100; hits = logits[label] is the largest",
+    .synopsis = "losses = lse - logits[label], lse = log sum exp(logits); 0 where label = -100; hits = 1 where logits[label] is "
+                "the largest",
     .num_in = 2,
     .num_out = 3,
     .min_in = 2,

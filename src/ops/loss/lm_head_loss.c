@@ -384,7 +384,8 @@ static Status lm_head_loss_reference(const KernelArgs *args)
 const OpDef op_lm_head_loss = {
     .id = OP_LM_HEAD_LOSS,
     .name = "lm_head_loss",
-    .synopsis = "losses = lse(l) - l[label], l = x w^T, or softcap tanh(x w^T / softcap); 0 where label = -100; hits as cross_entropy's",
+    .synopsis = "losses = lse(l) - l[label], l = x w^T, or softcap tanh(x w^T / softcap); 0 where label = -100; hits as in "
+                "cross_entropy",
     .num_in = 3,
     .num_out = 2,
     .min_in = 3,

@@ -99,9 +99,8 @@ static Status lm_head_loss_bwd_reference(const KernelArgs *args)
 const OpDef op_lm_head_loss_bwd = {
     .id = OP_LM_HEAD_LOSS_BWD,
     .name = "lm_head_loss_bwd",
-    .synopsis =
-        "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label)), with softcap times its slope; "
-        "hits as cross_entropy's",
+    .synopsis = "losses, dx = dlogits w, dw = dlogits^T x; dlogits = dloss (softmax(x w^T) - one_hot(label)), times the slope of "
+                "softcap; hits as in cross_entropy",
     .num_in = 5,
     .num_out = 4,
     .min_in = 4,

@@ -70,7 +70,7 @@ static Status fp8_own_scale_cpu(const KernelArgs *args)
 const OpDef op_fp8_own_scale = {
     .id = OP_FP8_OWN_SCALE,
     .name = "fp8_own_scale",
-    .synopsis = "scale = largest code / max |x| / 2^margin; as it was where max |x| is 0 or not finite",
+    .synopsis = "scale = largest code / max |x| / 2^margin; unchanged if max |x| is 0 or not finite",
     .num_in = 2,
     .num_out = 1,
     .min_in = 2,

@@ -88,7 +88,8 @@ static Status fp8_quantise_cpu(const KernelArgs *args)
 const OpDef op_fp8_quantise = {
     .id = OP_FP8_QUANTISE,
     .name = "fp8_quantise",
-    .synopsis = "codes of x times scale, and of its transpose; amax = the largest of it and |x|, but for what isn't finite",
+    .synopsis = "codes = FP8 codes of x times scale, codes_t = their transpose; amax' = the larger of amax and max |x|, over "
+                "finite elements",
     .num_in = 3,
     .num_out = 3,
     .min_in = 2,

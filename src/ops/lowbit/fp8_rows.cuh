@@ -13,7 +13,7 @@ typedef struct RowCodes {
     float      *scales; /* of blocks; NULL: not wanted */
 } RowCodes;
 
-/* Outputs from `first` on. scale: index of the first input that codes under one scale need; format: the attribute. */
+/* The codes that are outputs `first` and later. scale: index of the input `scale`, after which comes `amax`; format: attribute `codes`. */
 static inline RowCodes row_codes(const KernelArgs *args, int first, int scale, int64_t format, int64_t rows, int64_t cols)
 {
     RowCodes q = {scaled_codes(args, first, scale, format, rows, cols), NULL};

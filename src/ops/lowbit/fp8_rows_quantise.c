@@ -5,7 +5,7 @@
 
 enum { OUT_CODES, OUT_SCALE };
 
-/* x (...,C) -> codes e4m3 (...,C), scale f32 (C / 128, rows of x), divided up. */
+/* x (...,C) -> codes e4m3 (...,C), scale f32 (C / 128, rows of x), quotients rounded up. */
 static Status fp8_rows_quantise_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));
@@ -49,7 +49,7 @@ static Status fp8_rows_quantise_cpu(const KernelArgs *args)
 const OpDef op_fp8_rows_quantise = {
     .id = OP_FP8_ROWS_QUANTISE,
     .name = "fp8_rows_quantise",
-    .synopsis = "e4m3 codes of x / scale, scale = max|x| / 448 of each 128 numbers of a row",
+    .synopsis = "codes = e4m3 codes of x / scale, scale = max |x| / 448 of each 128 elements along a row",
     .num_in = 1,
     .num_out = 2,
     .min_in = 1,

@@ -15,8 +15,8 @@ static int64_t tiles_before(const int64_t *rows, int member)
     return tiles;
 }
 
-/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, divided up) -> w (N,K). With members, the scales of each member follow those of the one
- * before. */
+/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, quotients rounded up) -> w (N,K). With members, the scales of each member follow those of
+ * the one before. */
 static Status fp8_tiles_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -81,7 +81,7 @@ static Status fp8_tiles_dequantise_cpu(const KernelArgs *args)
 const OpDef op_fp8_tiles_dequantise = {
     .id = OP_FP8_TILES_DEQUANTISE,
     .name = "fp8_tiles_dequantise",
-    .synopsis = "w = values of e4m3 codes times the scale of their tile of 128 rows and columns",
+    .synopsis = "w = values of e4m3 codes, times the scale of their tile of 128 rows and columns",
     .num_in = 2,
     .num_out = 1,
     .min_in = 2,

@@ -4,7 +4,7 @@
 
 enum { OUT_CODES, OUT_SCALE };
 
-/* x (N,K) -> codes e4m3 (N,K), scale f32 (N / 128, K / 128), divided up. */
+/* x (N,K) -> codes e4m3 (N,K), scale f32 (N / 128, K / 128), quotients rounded up. */
 static Status fp8_tiles_quantise_infer(Node *node)
 {
     TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1)));
@@ -54,7 +54,7 @@ static Status fp8_tiles_quantise_cpu(const KernelArgs *args)
 const OpDef op_fp8_tiles_quantise = {
     .id = OP_FP8_TILES_QUANTISE,
     .name = "fp8_tiles_quantise",
-    .synopsis = "e4m3 codes of x / scale, scale = max|x| / 448 of each tile of 128 rows and columns",
+    .synopsis = "codes = e4m3 codes of x / scale, scale = max |x| / 448 of each tile of 128 rows and columns",
     .num_in = 1,
     .num_out = 2,
     .min_in = 1,

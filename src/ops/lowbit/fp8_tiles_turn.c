@@ -1,11 +1,12 @@
-/* fp8_tiles_turn: what products read of a weight in e4m3 codes with scales of tiles, besides the codes: the transposed codes, for the
- * gradient of the input, and the scales of both layouts in rows padded to a multiple of 4, as products on sm_90 want them. */
+/* fp8_tiles_turn: further forms of a weight in e4m3 codes with scales of tiles, which products read: the transposed codes, for the gradient
+ * of the input, and the scales of both layouts in rows padded to a multiple of 4, as products on sm_90 need them. */
 #include "ops/lowbit/fp8_rows.h"
 
 enum { IN_CODES, IN_SCALE };
 enum { OUT_CODES_T, OUT_SCALE_T, OUT_PADDED };
 
-/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, divided up) -> codes_t (K,N), scale_t (K / 128, N / 128), padded (N / 128, K / 128). */
+/* codes e4m3 (N,K), scale f32 (N / 128, K / 128, quotients rounded up) -> codes_t (K,N), scale_t (K / 128, N / 128), padded (N / 128, K /
+ * 128). */
 static Status fp8_tiles_turn_infer(Node *node)
 {
     TRY(infer_input(node, IN_CODES, "codes", DT_SET(DT_E4M3), DIMS(-1, -1)));
@@ -52,7 +53,8 @@ static Status fp8_tiles_turn_cpu(const KernelArgs *args)
 const OpDef op_fp8_tiles_turn = {
     .id = OP_FP8_TILES_TURN,
     .name = "fp8_tiles_turn",
-    .synopsis = "the transpose of e4m3 codes with scales of tiles, and scales in rows of a multiple of 4",
+    .synopsis = "codes_t, scale_t = the transpose of codes and scale; padded = scale; rows of both scales are padded to a "
+                "multiple of 4",
     .num_in = 2,
     .num_out = 3,
     .min_in = 2,

@@ -52,7 +52,7 @@ static Status fp8_turn_cpu(const KernelArgs *args)
 const OpDef op_fp8_turn = {
     .id = OP_FP8_TURN,
     .name = "fp8_turn",
-    .synopsis = "the transpose of FP8 codes under one scale",
+    .synopsis = "codes_t = the transpose of FP8 codes",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

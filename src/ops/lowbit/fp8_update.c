@@ -62,7 +62,8 @@ static Status fp8_update_cpu(const KernelArgs *args)
 const OpDef op_fp8_update = {
     .id = OP_FP8_UPDATE,
     .name = "fp8_update",
-    .synopsis = "a row of history = now, scales = most / largest of history / 2^margin, now = 0; now alone where the step isn't applied",
+    .synopsis = "a row of history = now, scales = most / largest of history / 2^margin, now = 0; a step that isn't applied only "
+                "sets now = 0",
     .num_in = 6,
     .num_out = 3,
     .min_in = 6,

@@ -67,7 +67,7 @@ static Status int8_quantise_cpu(const KernelArgs *args)
 const OpDef op_int8_quantise = {
     .id = OP_INT8_QUANTISE,
     .name = "int8_quantise",
-    .synopsis = "int8 codes of x / scale, scale = max|x| / 127 of each row",
+    .synopsis = "codes = int8 codes of x / scale, scale = max |x| / 127 of each row",
     .num_in = 1,
     .num_out = 2,
     .min_in = 1,

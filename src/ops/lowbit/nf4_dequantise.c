@@ -10,8 +10,8 @@ static const AttrDef nf4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dtype
 
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 
-/* codes nf4 (N,K), absmax u8 (N K / 64, divided up), nested f32 (absmax / 256, divided up), offset f32 (1), or absmax f32 without nested
- * and offset -> w (N,K). With members each has blocks and an offset of its own, one after the other. */
+/* codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (absmax / 256), quotients rounded up, offset f32 (1), or absmax f32 without
+ * nested and offset -> w (N,K). With members each has blocks and an offset of its own, one after the other. */
 static Status nf4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -93,7 +93,8 @@ static Status nf4_dequantise_cpu(const KernelArgs *args)
 const OpDef op_nf4_dequantise = {
     .id = OP_NF4_DEQUANTISE,
     .name = "nf4_dequantise",
-    .synopsis = "w = values of codes times their block's scale: absmax, or the value of its code times nested plus offset",
+    .synopsis = "w = values of codes times their block's scale, which is absmax, or, with nested, the value of code absmax times "
+                "nested, plus offset",
     .num_in = 4,
     .num_out = 1,
     .min_in = 2,

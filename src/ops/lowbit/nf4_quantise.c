@@ -8,8 +8,8 @@ enum { OUT_CODES, OUT_ABSMAX, OUT_NESTED, OUT_OFFSET };
 
 static const AttrDef nf4_quantise_attrs[] = {ATTR_BOOL(Nf4QuantiseAttrs, once, false), {0}};
 
-/* x (N,K) -> codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (absmax / 256), offset f32 (1), all divided up; once: absmax f32, without
- * nested and offset. */
+/* x (N,K) -> codes nf4 (N,K), absmax u8 (N K / 64), nested f32 (absmax / 256), offset f32 (1), quotients rounded up; once: absmax f32,
+ * without nested and offset. */
 static Status nf4_quantise_infer(Node *node)
 {
     TRY(infer_input(node, 0, "x", DT_SET_FLOAT, DIMS(-1, -1)));
@@ -111,7 +111,8 @@ static Status nf4_quantise_cpu(const KernelArgs *args)
 const OpDef op_nf4_quantise = {
     .id = OP_NF4_QUANTISE,
     .name = "nf4_quantise",
-    .synopsis = "codes and their scales' codes of x, blocks of 64 elements of the flat tensor, as bitsandbytes quantises twice, or once",
+    .synopsis = "NF4 codes of x in blocks of 64 elements of the flat tensor, and a scale for each block, itself quantised "
+                "(bitsandbytes' double quantisation) unless `once`",
     .num_in = 1,
     .num_out = 4,
     .min_in = 1,

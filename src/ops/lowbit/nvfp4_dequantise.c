@@ -12,7 +12,7 @@ static const AttrDef nvfp4_dequantise_attrs[] = {ATTR_DTYPE(DequantiseAttrs, dty
 enum { IN_CODES, IN_SCALE, IN_GLOBAL };
 
 /* codes e2m1 (...,C), scale e4m3 (...,C / 16), global f32 (1) -> w (...,C); transposed: codes (N,K) -> w (K,N). Each member (N,K) has a
- * global of its own. tiled: scale (N / 128, C / 64, 512), divided up. */
+ * global of its own. tiled: scale (N / 128, C / 64, 512), quotients rounded up. */
 static Status nvfp4_dequantise_infer(Node *node)
 {
     const DequantiseAttrs *attrs = node->attrs;
@@ -111,7 +111,7 @@ static Status nvfp4_dequantise_cpu(const KernelArgs *args)
 const OpDef op_nvfp4_dequantise = {
     .id = OP_NVFP4_DEQUANTISE,
     .name = "nvfp4_dequantise",
-    .synopsis = "w = values of e2m1 codes times the scale of their block of 16 times global",
+    .synopsis = "w = values of e2m1 codes, times the scale of their block of 16, times global",
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,

@@ -35,7 +35,7 @@ static Status infer_random(const Node *node)
 }
 
 /* x (...,C), [step i64 (STEP_COUNT)], [doc_id i32 (...)], [positions i32 (...)] -> codes e2m1 (...,C), scale e4m3 (...,C / 16), global
- * f32 (1); transposed: codes (C,N), scale (C,N / 16); tiled: scale (N / 128, C / 64, 512), divided up. */
+ * f32 (1); transposed: codes (C,N), scale (C,N / 16); tiled: scale (N / 128, C / 64, 512), quotients rounded up. */
 static Status nvfp4_quantise_infer(Node *node)
 {
     const Nvfp4Attrs *attrs = node->attrs;
@@ -55,7 +55,7 @@ static Status nvfp4_quantise_infer(Node *node)
     return OK;
 }
 
-/* Operations an element for scaling, rounding and packing; then for trying a second scale, the transform and the draws. x is read twice. */
+/* 20 operations an element are scaling, rounding and packing; four_six tries a second scale. x is read twice. */
 static OpCost nvfp4_quantise_cost(const Node *node)
 {
     const Nvfp4Attrs *attrs = node->attrs;
@@ -73,7 +73,7 @@ typedef struct Square {
     int64_t  row, col;                              /* first row and column, in x */
     float    v[NVFP4_BLOCK][NVFP4_BLOCK];           /* [line][element] */
     uint32_t random[NVFP4_BLOCK][NVFP4_BLOCK];      /* [line][element] */
-    uint32_t most[NVFP4_BLOCK], scale[NVFP4_BLOCK]; /* of each line: largest magnitude; code of the scale */
+    uint32_t most[NVFP4_BLOCK], scale[NVFP4_BLOCK]; /* for each line: largest magnitude; code of the scale */
 } Square;
 
 static int64_t squares_down(const TensorType *x)
@@ -251,7 +251,8 @@ static Status nvfp4_quantise_cpu(const KernelArgs *args)
 const OpDef op_nvfp4_quantise = {
     .id = OP_NVFP4_QUANTISE,
     .name = "nvfp4_quantise",
-    .synopsis = "e2m1 codes of x / (scale global), scale = max|x| / 6 / global of each 16 elements along a row, global = max|x| / 2688",
+    .synopsis = "codes = e2m1 codes of x / (scale global), scale = max |x| / 6 / global of each 16 elements along a row, global "
+                "= max |x| / 2688 of x",
     .num_in = 4,
     .num_out = 3,
     .min_in = 1,

@@ -51,7 +51,7 @@ static Status int8_linear_infer(Node *node)
     return infer_result(node);
 }
 
-/* scale f32 (M / 128, K / 128), divided up. */
+/* scale f32 (M / 128, K / 128), quotients rounded up. */
 static Status fp8_tiles_linear_infer(Node *node)
 {
     TRY(infer_codes_of(node, DT_E4M3));
@@ -162,7 +162,7 @@ CODED(fp8_tiles_linear)
 const OpDef op_int8_linear = {
     .id = OP_INT8_LINEAR,
     .name = "int8_linear",
-    .synopsis = "y = scale * (x codes^T) + bias; gated, with a norm or a residual: as rows_linear",
+    .synopsis = "y = scale * (x codes^T) + bias; gated, norm and residual as in rows_linear",
     .num_in = 6,
     .num_out = 2,
     .min_in = 3,
@@ -200,8 +200,8 @@ const OpDef op_int8_linear = {
 const OpDef op_fp8_tiles_linear = {
     .id = OP_FP8_TILES_LINEAR,
     .name = "fp8_tiles_linear",
-    .synopsis = "y = x w^T + bias, of e4m3 codes times the scale of their tile of 128 rows and columns; gated, with a norm or a "
-                "residual: as rows_linear",
+    .synopsis = "y = x w^T + bias, where w is e4m3 codes times the scale of their tile of 128 rows and columns; gated, norm and "
+                "residual as in rows_linear",
     .num_in = 6,
     .num_out = 2,
     .min_in = 3,

@@ -144,7 +144,7 @@ static Status dora_dm_cpu(const KernelArgs *args)
 const OpDef op_dora = {
     .id = OP_DORA,
     .name = "dora",
-    .synopsis = "y m / norm + bias, each column by its own",
+    .synopsis = "out[...,c] = y[...,c] m[c] / norm[c] + bias[c]",
     .num_in = 4,
     .num_out = 1,
     .min_in = 3,

@@ -60,7 +60,7 @@ static Status dora_norm_cpu(const KernelArgs *args)
 const OpDef op_dora_norm = {
     .id = OP_DORA_NORM,
     .name = "dora_norm",
-    .synopsis = "norm[i] = |w[i] + alpha (b a)[i]|, the Euclidean norm of each row",
+    .synopsis = "norm[i] = the Euclidean norm of row i of w + alpha b a",
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,

@@ -98,7 +98,8 @@ static Status fp4_linear_cpu(const KernelArgs *args)
 const OpDef op_fp4_linear = {
     .id = OP_FP4_LINEAR,
     .name = "fp4_linear",
-    .synopsis = "y = alpha a b^T + bias, of e2m1 codes times e4m3 scales of 16 along a row times a number for each operand",
+    .synopsis = "y = alpha a b^T + bias; an operand is e2m1 codes, times the e4m3 scales of 16 elements along a row, times its "
+                "global scale",
     .num_in = 8,
     .num_out = 1,
     .min_in = 6,

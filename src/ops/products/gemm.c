@@ -37,7 +37,7 @@ typedef struct GemmJob {
     int                num_workers;
     Block              block, next; /* next: without columns after the last block */
     int64_t            tiles;       /* tasks that compute the block; later tasks pack the next one */
-    float             *parts;       /* apart: partial sums (depths of a block, m, columns of a block); kept: sums (m, n) */
+    float             *parts;       /* sums per depth: (depths of a block, m, columns of a block); kept sums: (m, n) */
     float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
 } GemmJob;
@@ -462,7 +462,7 @@ typedef struct OwnJob {
     const Gemm *gemm;
     GemmOwn     own;
     float      *workspace;
-    int64_t     floats; /* of a worker */
+    int64_t     floats; /* floats of workspace per worker */
 } OwnJob;
 
 /* Computes a part of c on this worker alone. */

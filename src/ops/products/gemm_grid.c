@@ -26,10 +26,10 @@ enum {
     PACK_FAR_ALIASED = 100, /* packs a b stored across the depth from this many rows of c on, if b's rows alias and the kernel is far */
     PACK_ALIASED = 32,      /* the same if b's rows alias and the kernel isn't far */
     PACK = 200,             /* the same if they don't alias and the kernel isn't far; a far kernel then reads b in place */
-    PART_FLOATS = 1 << 22,  /* floats of sums that stay apart or are kept, at most: 16 MiB */
-    OWN_PARTS = 1 << 19,    /* floats of sums that stay apart, for each worker at most, if c is fp32 */
+    PART_FLOATS = 1 << 22,  /* most floats of sums per depth, or of kept sums: 16 MiB */
+    OWN_PARTS = 1 << 19,    /* most floats of sums per depth for each worker, if c is fp32 */
     ALIASED = 2048,         /* bytes: rows this far apart, or a multiple, share few cache sets, and packing gains much */
-    ALIASED_ROWS = 4096,    /* the same for an a stored along the depth: a tile reads few of its rows at a time */
+    ALIASED_ROWS = 4096,    /* like ALIASED, if a is stored along the depth: a tile reads few rows of a at a time */
     FAR_APART = 1 << 16,    /* bytes: if stored rows of an a across the depth are this far apart, a is packed unless it stays in L1 */
     WIDE = 512,             /* columns of a tile, at most, if b is read in place */
     STAYS_ROWS = 1024,      /* a may stay in the L1 cache from this many rows of c on: with fewer, b isn't in the caches yet */
@@ -42,8 +42,9 @@ enum {
     ACROSS_N = 128,         /* columns of c, at least, if an a across the depth stays: else its next rows aren't all prefetched in time */
     PANEL_ROWS = 256,       /* a task packs its own panels of b for at most this many rows of c, if b is stored along the depth */
     PANEL_ACROSS = 128,     /* the same if b is stored across the depth */
-    PANEL_COLS = 1024,      /* such panels need this many columns of c, shared out by whole panels, or rows too few to share out */
-    PANEL_COLS_A = 12,      /* if the task packs a too, such panels need this many columns of c for each row */
+    PANEL_COLS = 1024, /* a task packs its own panels of b only with this many columns of c, divided by whole panels, or with too few rows
+                          to divide */
+    PANEL_COLS_A = 12, /* if the task packs a too, it needs this many columns of c for each row */
 };
 
 /* Whether an a stored across the depth can be read in place: its stored rows don't share few cache sets. */
@@ -214,8 +215,9 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers)
     cut_tiles(&grid, m, n, most_rows(g, grid.a_lies, tall, reused), wanted, reused);
     bool    direct = g->c.dtype == DT_F32, few = num_tiles(&grid, m, n) < 2 * num_workers;
     int64_t floats = direct ? min_i64(PART_FLOATS, num_workers * OWN_PARTS) : PART_FLOATS, most = floats / (m * grid.block_n);
-    bool    once = num_workers < MANY_WORKERS && grid.b == B_LIES; /* with runs apart, a row of b is read by one worker, not by each */
-    bool    thin = grid.tile_m < (once ? 3 : 2) * LEAST_M && grid.tile_m < m;
+    bool    once =
+        num_workers < MANY_WORKERS && grid.b == B_LIES; /* if runs are separate tasks, a row of b is read by one worker, not by each */
+    bool thin = grid.tile_m < (once ? 3 : 2) * LEAST_M && grid.tile_m < m;
     if (num_workers > 1 && runs > 1 && most >= (direct ? 2 : runs) && (few || thin)) {
         grid.apart = true;
         if (runs > most) grid.block_k = even_tile(runs, most, min_i64(most, num_workers)) * grid.depth;

@@ -49,7 +49,7 @@ GemmGrid gemm_grid(const Gemm *g, int num_workers);
 /* The number of runs of multiply-adds over this depth; 1 for depth 0. */
 int64_t grid_runs(const GemmGrid *grid, int64_t depth);
 
-/* The number of tiles of a block of `cols` columns over one run; and the tile with this number. */
+/* grid_tiles: the number of tiles in a block of `cols` columns over one run. grid_tile: the tile with this number. */
 int64_t  grid_tiles(const Gemm *g, const GemmGrid *grid, int64_t cols);
 GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t number);
 
@@ -57,8 +57,9 @@ GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t nu
  * successive sets of the L2 cache instead of the same ones. */
 int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth);
 
-/* Scratch: the number of blocks of packed b in memory at a time, and the floats of one; floats of sums that stay apart or are kept. Floats
- * of a worker: panels of a; behind them a panel of b if tasks pack b; and both with a tile of c unless c is fp32. */
+/* Scratch. grid_blocks: blocks of packed b that are in memory at a time; grid_block_floats: floats of one. grid_part_floats: floats of sums
+ * per depth, or of kept sums. For each worker, grid_a_floats: floats of its panels of a; grid_b_floats: of the panel of b that follows them
+ * if tasks pack b. The last function: both, and a tile of c unless c is fp32. */
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid);
 int64_t grid_block_floats(const GemmGrid *grid);
 int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid);

@@ -86,7 +86,7 @@ static Status group_linear_reference(const KernelArgs *args)
 const OpDef op_group_linear = {
     .id = OP_GROUP_LINEAR,
     .name = "group_linear",
-    .synopsis = "y_g = x_g w_g^T, turned y_g = x_g w_g, of each group with a matrix of its own",
+    .synopsis = "y_g = x_g w_g^T, turned y_g = x_g w_g: each group g has a matrix of its own",
     .num_in = 2,
     .num_out = 1,
     .min_in = 2,

@@ -138,7 +138,7 @@ static Status head_rows_reference(const KernelArgs *args)
 const OpDef op_head_rows = {
     .id = OP_HEAD_ROWS,
     .name = "head_rows",
-    .synopsis = "y = scale * (x w^T) + bias of a few rows",
+    .synopsis = "y = scale * (x w^T) + bias, for a few rows",
     .num_in = 4,
     .num_out = 1,
     .min_in = 2,

@@ -138,7 +138,7 @@ static Status lora_rows_reference(const KernelArgs *args)
 const OpDef op_lora_rows = {
     .id = OP_LORA_ROWS,
     .name = "lora_rows",
-    .synopsis = "y[rows of i, columns of m] += scales[a] h_ma b_ma^T for each member m, with a = adapters[i]",
+    .synopsis = "y[i, columns of m] += scales[a] h_ma b_ma^T for each member m, where a is the adapter of row i's sequence",
     .num_in = 4,
     .num_out = 1,
     .min_in = 4,

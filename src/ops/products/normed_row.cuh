@@ -6,7 +6,7 @@
 #include "ops/bulk.cuh"
 #include "ops/products/few_rows.h"
 
-enum { NORM_WARP = 256, NORM_WARPS = 32 /* of the norm's kernel: elements of a warp; warps, at most */ };
+enum { NORM_WARP = 256, NORM_WARPS = 32 /* the kernel of the norm: elements per warp; most warps */ };
 
 /* Begins to load the norm's k weights, which nothing in the program writes, to shared memory at address w. */
 template <typename T> static __device__ __forceinline__ void bring_norm(const RowsNorm &norm, int k, uint32_t w, int thread, int threads)

@@ -62,7 +62,7 @@ static inline int linear_pair_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* y = x w^T + bias, of w in codes. int8_linear: y = scale * (x codes^T) + bias */
+/* y = x w^T + bias, where w is kept as codes. int8_linear: y = scale * (x codes^T) + bias */
 enum { CODED_X, CODED_W, CODED_SCALE, CODED_BIAS };
 static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
 {
@@ -116,7 +116,7 @@ static inline int block_linear_products(const KernelArgs *args, Gemm *out)
     return count;
 }
 
-/* y = alpha a b^T + bias, of e2m1 codes with scales of blocks in tiles and a factor for the whole tensor */
+/* y = alpha a b^T + bias, where a and b are e2m1 codes with a scale for each block (stored in tiles) and a factor for the tensor */
 enum { FP4_A, FP4_B, FP4_A_SCALE, FP4_B_SCALE, FP4_A_GLOBAL, FP4_B_GLOBAL, FP4_BIAS, FP4_ACC };
 static inline int fp4_linear_products(const KernelArgs *args, Gemm *out)
 {

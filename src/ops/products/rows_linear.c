@@ -107,8 +107,8 @@ static Status rows_linear_reference(const KernelArgs *args)
 const OpDef op_rows_linear = {
     .id = OP_ROWS_LINEAR,
     .name = "rows_linear",
-    .synopsis = "y = x w^T + bias; gated: of packed gate and up silu(gate) up, with gelu gelu(gate) up, by tanh; with a norm the "
-                "product of rms_norm(x), with a residual of that of s = x + residual",
+    .synopsis = "y = x w^T + bias; with norm x stands for rms_norm(x), with residual for rms_norm(x + residual); gated: x w^T is "
+                "packed gate and up, y = silu(gate) up, or with gelu gelu(gate) up",
     .num_in = 5,
     .num_out = 2,
     .min_in = 2,

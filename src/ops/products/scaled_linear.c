@@ -24,7 +24,7 @@ static Status scaled_linear_infer(Node *node)
     return infer_product(node, SCALED_B, SCALED_BIAS, SCALED_ACC);
 }
 
-/* a codes (...,K), b codes (M,K), a_scale f32 (K / 128, rows of a), b_scale f32 (M / 128, K / 128 or more), divided up: as
+/* a codes (...,K), b codes (M,K), a_scale f32 (K / 128, rows of a), b_scale f32 (M / 128, K / 128 or more), quotients rounded up: as
  * fp8_rows_quantise and fp8_tiles_turn make them. */
 static Status block_linear_infer(Node *node)
 {
@@ -49,7 +49,7 @@ GEMM_KERNELS(block_linear)
 const OpDef op_scaled_linear = {
     .id = OP_SCALED_LINEAR,
     .name = "scaled_linear",
-    .synopsis = "y = alpha a b^T / (a's scale times b's) + bias",
+    .synopsis = "y = alpha a b^T / (scale of a * scale of b) + bias",
     .num_in = 6,
     .num_out = 1,
     .min_in = 4,
@@ -79,7 +79,7 @@ const OpDef op_scaled_linear = {
 const OpDef op_block_linear = {
     .id = OP_BLOCK_LINEAR,
     .name = "block_linear",
-    .synopsis = "y = alpha a b^T + bias, of codes times the scales of their blocks: 1 x 128 of a, 128 x 128 of b",
+    .synopsis = "y = alpha a b^T + bias; an operand is codes times the scales of their blocks, 1 x 128 in a, 128 x 128 in b",
     .num_in = 6,
     .num_out = 1,
     .min_in = 4,

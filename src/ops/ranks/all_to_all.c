@@ -52,7 +52,7 @@ static Status all_to_all_cpu(const KernelArgs *args)
 const OpDef op_all_to_all = {
     .id = OP_ALL_TO_ALL,
     .name = "all_to_all",
-    .synopsis = "this rank's part of every rank's x",
+    .synopsis = "y = this rank's part of each rank's x, in the ranks' order",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

@@ -30,7 +30,7 @@ static Status gather_cpu(const KernelArgs *args)
 const OpDef op_gather = {
     .id = OP_GATHER,
     .name = "gather",
-    .synopsis = "the shares of all ranks in their order",
+    .synopsis = "whole = the shares of all ranks, in their order",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

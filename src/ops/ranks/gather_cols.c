@@ -65,7 +65,7 @@ static Status gather_cols_cpu(const KernelArgs *args)
 const OpDef op_gather_cols = {
     .id = OP_GATHER_COLS,
     .name = "gather_cols",
-    .synopsis = "the shares of all ranks beside one another, in their order",
+    .synopsis = "columns of whole = the shares of all ranks side by side, in their order",
     .num_in = 2,
     .num_out = 1,
     .min_in = 1,

@@ -134,7 +134,7 @@ static Status label_mask_cpu(const KernelArgs *args)
 const OpDef op_pick = {
     .id = OP_PICK,
     .name = "pick",
-    .synopsis = "y = x[ids] of each row; 0 where ids = -100",
+    .synopsis = "y[n] = x[n, ids[n]], 0 where ids = -100",
     .num_in = 2,
     .num_out = 1,
     .min_in = 2,

@@ -267,12 +267,12 @@ const OpDef op_mean = {
 };
 
 const OpDef op_max = {
-    REDUCE(OP_MAX, "max", "y = the largest over a dim, ids = where, the first of several, which alone gets the gradient", max_samples,
-           .num_out = 2, .attrs = max_attrs, .infer = max_infer, .backward = max_backward, .cpu = {{DT_SET_DECODE, max_cpu, "reference"}},
-           .large = reduce_large_samples),
+    REDUCE(OP_MAX, "max", "y = the largest along a dim, ids = its index; of equal elements the first counts, and alone gets the gradient",
+           max_samples, .num_out = 2, .attrs = max_attrs, .infer = max_infer, .backward = max_backward,
+           .cpu = {{DT_SET_DECODE, max_cpu, "reference"}}, .large = reduce_large_samples),
 };
 
 const OpDef op_expand = {
-    REDUCE(OP_EXPAND, "expand", "y = x, a dim of 1 repeated", expand_samples, .num_out = 1, .attrs = expand_attrs, .infer = expand_infer,
-           .backward = expand_backward, .cpu = {{DT_SET_DECODE, expand_cpu, "reference"}}),
+    REDUCE(OP_EXPAND, "expand", "y = x with a dim of size 1 repeated", expand_samples, .num_out = 1, .attrs = expand_attrs,
+           .infer = expand_infer, .backward = expand_backward, .cpu = {{DT_SET_DECODE, expand_cpu, "reference"}}),
 };

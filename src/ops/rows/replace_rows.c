@@ -117,7 +117,7 @@ const OpDef op_replace_rows = {
     .id = OP_REPLACE_ROWS,
     .name = "replace_rows",
     .params = 1u << 2,
-    .synopsis = "y = w with row ids[k] = rows[k], 0 without rows",
+    .synopsis = "y = w with row ids[k] = rows[k], or 0 without rows",
     .num_in = 3,
     .num_out = 1,
     .min_in = 2,

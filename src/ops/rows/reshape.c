@@ -46,7 +46,7 @@ static OpCost reshape_cost(const Node *node)
 const OpDef op_reshape = {
     .id = OP_RESHAPE,
     .name = "reshape",
-    .synopsis = "y = x under other dims",
+    .synopsis = "y = x with other dims",
     .num_in = 1,
     .num_out = 1,
     .min_in = 1,

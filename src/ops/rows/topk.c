@@ -123,7 +123,8 @@ static Status topk_bwd_cpu(const KernelArgs *args)
 const OpDef op_topk = {
     .id = OP_TOPK,
     .name = "topk",
-    .synopsis = "y = the k largest of each row, the largest first, ids = where, of equal ones the first",
+    .synopsis = "y = the k largest elements of each row, in falling order, ids = their indexes; of equal elements the first "
+                "comes first",
     .num_in = 1,
     .num_out = 2,
     .min_in = 1,

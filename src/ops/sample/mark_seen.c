@@ -60,8 +60,8 @@ static Status mark_seen_cpu(const KernelArgs *args)
 const OpDef op_mark_seen = {
     .id = OP_MARK_SEEN,
     .name = "mark_seen",
-    .synopsis = "seen[slots[b]] = 0 where starts[b] is 0; then seen[slots[b], tokens[b,t]] |= 2^31 for t up to last[b], += 1 where "
-                "starts[b] + t is text_starts[b] or more",
+    .synopsis = "seen[slots[b]] = 0 if starts[b] is 0; then for each t up to last[b], seen[slots[b], tokens[b,t]] |= 2^31, and "
+                "+= 1 if starts[b] + t >= text_starts[b]",
     .num_in = 6,
     .num_out = 1,
     .min_in = 5,

@@ -31,7 +31,7 @@ static Status next_tokens_cpu(const KernelArgs *args)
 const OpDef op_next_tokens = {
     .id = OP_NEXT_TOKENS,
     .name = "next_tokens",
-    .synopsis = "y[b] = tokens[b] where it isn't negative, else next[slots[b]]",
+    .synopsis = "y[b] = tokens[b] unless negative, else next[slots[b]]",
     .num_in = 3,
     .num_out = 1,
     .min_in = 3,

@@ -45,7 +45,7 @@ static Status sample_infer(Node *node)
     return OK;
 }
 
-/* Of seen, each sequence reads a row and writes one number. */
+/* Each sequence reads one row of seen, and writes one element. */
 static OpCost sample_cost(const Node *node)
 {
     const TensorType *logits = &node->in[SAMPLE_IN_LOGITS]->type;
@@ -445,13 +445,13 @@ static uint64_t mass_between(const Row *row, int64_t begin, int64_t end)
     return mass;
 }
 
-/* Of the first n entries of row->order, moves those that come first to the front, unsorted: until there are `count` or their mass is
- * `wanted`. Returns how many. */
+/* Moves the best entries among the first n of row->order to the front, unsorted, until there are `count` of them or their mass is
+ * `wanted`. Returns their number. */
 static int64_t select_first(Row *row, int64_t n, int64_t count, uint64_t wanted)
 {
     enum { FEW = 24 };
     int64_t  begin = 0, end = n;
-    uint64_t mass = 0; /* of the entries before begin */
+    uint64_t mass = 0; /* mass of the entries before begin */
     while (end - begin > FEW) {
         int64_t  at = split(row->order, begin, end);
         uint64_t part = wanted == ANY_MASS ? 0 : mass_between(row, begin, at);
@@ -561,9 +561,9 @@ static Status sample_fast(const KernelArgs *args)
 const OpDef op_sample = {
     .id = OP_SAMPLE,
     .name = "sample",
-    .synopsis =
-        "ids: the likeliest (temperature 0), or drawn by (seed, request, number, position) of what bias, bans, penalties, "
-        "a guide, temperature, top-k, top-p and min-p leave; -1: idle, -2: no finite scores; next[slots] = ids, seen[slots, ids] += 1",
+    .synopsis = "ids: the likeliest (temperature 0), or drawn by (seed, request, number, position), after bias, bans, penalties, "
+                "guide, temperature, top-k, top-p and min-p; -1: idle row, -2: no finite score; next[slots] = ids, seen[slots, "
+                "ids] += 1",
     .num_in = SAMPLE_NUM_IN,
     .num_out = 6,
     .min_in = SAMPLE_IN_SEEN,

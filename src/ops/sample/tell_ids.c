@@ -37,7 +37,7 @@ static Status tell_ids_cpu(const KernelArgs *args)
 const OpDef op_tell_ids = {
     .id = OP_TELL_IDS,
     .name = "tell_ids",
-    .synopsis = "entry run mod entries of the ring is the ids; run' = run + 1",
+    .synopsis = "ring[run mod R] begins with the ids; run' = run + 1",
     .num_in = 3,
     .num_out = 2,
     .min_in = 3,

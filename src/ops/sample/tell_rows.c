@@ -47,7 +47,7 @@ static Status tell_rows_cpu(const KernelArgs *args)
 const OpDef op_tell_rows = {
     .id = OP_TELL_ROWS,
     .name = "tell_rows",
-    .synopsis = "row b of entry step mod entries of the ring is what was chosen for row b",
+    .synopsis = "ring[step mod R, b] = the id chosen for row b, its log-probabilities, and the likeliest ids with theirs",
     .num_in = 6,
     .num_out = 1,
     .min_in = 6,

@@ -130,7 +130,7 @@ static Status adamw_cpu(const KernelArgs *args)
 const OpDef op_adamw = {
     .id = OP_ADAMW,
     .name = "adamw",
-    .synopsis = "w, m, v after a step of AdamW with clipping; nothing touched where norm or loss isn't finite",
+    .synopsis = "w, m, v after a step of AdamW with clipping; unchanged if norm or loss isn't finite",
     .num_in = 10,
     .num_out = 4,
     .min_in = 9,

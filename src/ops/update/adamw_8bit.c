@@ -126,7 +126,7 @@ static Status adamw_8bit_cpu(const KernelArgs *args)
 const OpDef op_adamw_8bit = {
     .id = OP_ADAMW_8BIT,
     .name = "adamw_8bit",
-    .synopsis = "w, m, v after a step of AdamW, m and v as codes of 8 bits with a scale for each 256; else as adamw",
+    .synopsis = "w, m, v after a step of AdamW as in adamw; m and v are 8-bit codes with one scale for each 256 elements",
     .num_in = 12,
     .num_out = 6,
     .min_in = 11,

@@ -154,7 +154,8 @@ static Status normuon_momentum_cpu(const KernelArgs *args)
 const OpDef op_normuon_momentum = {
     .id = OP_NORMUON_MOMENTUM,
     .name = "normuon_momentum",
-    .synopsis = "m' = momentum m + (1 - momentum) g clipped; x = u / (1.02 |u| + 1e-6), u that of Nesterov or m'",
+    .synopsis = "m' = momentum m + (1 - momentum) g, with g clipped; x = u / (1.02 |u| + 1e-6), u = m', or with nesterov "
+                "momentum m' + (1 - momentum) g",
     .num_in = 4,
     .num_out = 2,
     .min_in = 4,

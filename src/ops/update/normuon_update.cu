@@ -15,7 +15,7 @@ typedef struct Update {
     const float       *norm2, *loss, *hyper;
     const int64_t     *step;
     float             *inverse, *partial;
-    int64_t            rows, cols, each; /* of the matrix; each: rows of a thread block in the first launch */
+    int64_t            rows, cols, each; /* dims of the matrix; each: rows of a thread block in the first launch */
     MatrixRows         of_w;             /* the matrix's rows of the weight */
     int                num_partial;
     NormuonUpdateAttrs attrs;

@@ -48,7 +48,7 @@ static Status step_result_cpu(const KernelArgs *args)
 const OpDef op_step_result = {
     .id = OP_STEP_RESULT,
     .name = "step_result",
-    .synopsis = "row step mod rows of the ring is loss, norm2, applied and the named scalars",
+    .synopsis = "ring[step mod RESULT_ROWS] = loss, norm2, applied and the named scalars",
     .num_in = IN_SCALARS + MOST_SCALARS,
     .num_out = 1,
     .min_in = IN_SCALARS,

@@ -41,7 +41,8 @@ static Status step_scalars_cpu(const KernelArgs *args)
 const OpDef op_step_scalars = {
     .id = OP_STEP_SCALARS,
     .name = "step_scalars",
-    .synopsis = "hyper with the bias corrections of this step; count one more where norm and loss are finite: applied = 1",
+    .synopsis = "hyper' = hyper with the bias corrections of this step; if norm and loss are finite, applied = 1 and count' = "
+                "count + 1",
     .num_in = 4,
     .num_out = 3,
     .min_in = 4,

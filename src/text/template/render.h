@@ -10,7 +10,7 @@ enum {
     RENDER_MAX_DEPTH = 1200,  /* nested evaluations, including macro calls */
     RENDER_MAX_NESTING = 400, /* nested values when they are printed */
     RENDER_MAX_RANGE = 100000,
-    RENDER_MAX_TEXT_BYTES = 64 << 20, /* of the output, or of a single string */
+    RENDER_MAX_TEXT_BYTES = 64 << 20, /* bytes of the output, or of a single string */
     RENDER_MAX_ARENA_BYTES = 512 << 20
 };
 
