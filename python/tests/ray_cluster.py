@@ -38,7 +38,7 @@ class Nodes:
     def __init__(self, folder: str) -> None:
         from ray.cluster_utils import Cluster
 
-        os.environ["RAY_TMPDIR"] = folder  # where Ray notes the cluster, in a folder that it takes to be there
+        os.environ["RAY_TMPDIR"] = folder  # Ray writes the cluster's address into a folder ray in it, which must exist
         Path(folder, "ray").mkdir(exist_ok=True)
         head = {"num_cpus": 0, "object_store_memory": MEMORY, "include_dashboard": False, "temp_dir": folder}
         self.cluster: Any = Cluster(initialize_head=True, head_node_args=head)

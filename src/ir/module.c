@@ -231,7 +231,7 @@ typedef struct Setting {
     const JsonValue *config;
     const char      *config_name;
     const char      *key;     /* the spelling found in config.json, else the last one tried */
-    bool             is_null; /* some spelling is there, but all that are there are null */
+    bool             is_null; /* config.json has some of the spellings, but all with null */
 } Setting;
 
 /* Checks the value against the entry's "type"; an entry without a type accepts any. */

@@ -164,9 +164,9 @@ typedef struct OpResults {
     int8_t       out[NODE_MAX_OUT]; /* output k of `op` is input out[k] of this op, for k < op->num_out */
 } OpResults;
 
-/* An op that can also quantise its output `of`: its last outputs, from `out` on, are then the outputs of op `op` on that, with the same
- * bits. If input `scale` is connected, they are the outputs of op `scaled`, whose inputs after the first are this op's inputs from
- * `scale` on. Attribute `codes` (a dtype, at offset `attr`) turns them on. */
+/* An op that can also quantise its output `of`. Its outputs from `out` on are then the outputs that op `op` has for `of`, with the same
+ * bits. If input `scale` is connected, they are the outputs of op `scaled` instead, whose further inputs are this op's inputs from `scale`
+ * on. Attribute `codes` (a dtype, at offset `attr`) turns these outputs on. */
 typedef struct OpCodes {
     const OpDef *op, *scaled; /* NULL: the op makes no codes */
     int8_t       of, out, scale;

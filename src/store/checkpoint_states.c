@@ -338,8 +338,8 @@ static bool has_type(const StTensor *tensor, const TensorType *type)
     return tensor && tensor->dtype == st_dtype_from(type->dtype) && same_dims(tensor, type);
 }
 
-/* The checkpoint's wider copy of a parameter, if this run keeps that parameter in fp32 without such a copy; the run's weight then begins as
- * the copy. NULL: none. (An adapter's file already holds the same values.) */
+/* The checkpoint's wider copy of a parameter, if this run has no such copy but keeps the parameter itself in fp32: the parameter is then
+ * set to the copy. NULL: none. (An adapter's file already holds the same values.) */
 static const StTensor *find_weights(Arena *arena, const Plan *plan, const Param *param, const StFile *states)
 {
     int64_t at;

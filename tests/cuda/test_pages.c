@@ -32,7 +32,7 @@ static const LatentAttrs latents[] = {
     {.num_heads = 33, .head_dim = 576, .value_dim = 512, .scale = 0.07},
 };
 
-/* A row whose tokens' packed q, k, v are there: all of it, of the rows' element size. */
+/* A row of the problem: the packed q, k and v of all its tokens, and its pages. */
 typedef struct Row {
     char   *qkv; /* (LEN, width) */
     int32_t pages[ROW_PAGES];
@@ -117,7 +117,7 @@ static void fill_tokens(const Problem *p, const Run *run, int64_t begin, int64_t
         for (int64_t t = 0; t < run->len; t++, data += bytes) memcpy(data, token(p, b, run->starts[b] + t) + begin * p->element, bytes);
 }
 
-/* k: of attention_cached; 1 for a latent's new keys. */
+/* Fills an input with the tokens of the run. k: the index of the input in attention_cached; 1 for the new keys of attention_latent. */
 static void fill_input(const Problem *p, const Run *run, int k, char *data)
 {
     if (k == 0) fill_tokens(p, run, 0, p->latent ? p->q_width : p->width, data);
@@ -127,7 +127,7 @@ static void fill_input(const Problem *p, const Run *run, int k, char *data)
     for (int64_t b = 0; b < run->rows && k == 6; b++) memcpy(data + b * ROW_PAGES * 4, p->row[b].pages, sizeof p->row[b].pages);
 }
 
-/* The input of attention_cached that holds the same as input k. */
+/* The input of attention_cached with the same contents as input k of the problem's op. */
 static int kind_of(const Problem *p, int k)
 {
     static const int kinds[LATENT_IN] = {[LATENT_Q] = 0, [LATENT_K] = 1, [LATENT_KC] = 3, [LATENT_STARTS] = 5, [LATENT_PAGES] = 6};

@@ -97,7 +97,7 @@ done
 write "$wide "'y = g.slice(g.pad(y, dim=1, before=1, name="p"), dim=1, size="T", name="z"); '"$small"
 run ir model=model from_scratch=true ir=mixed.json device=cpu --program score
 check "score: $(tail -1 err)" [ "$status" = 0 ]
-# In fp16, which only generation and evaluation use, an op whose result has its input's dtype has it too.
+# Generation and evaluation may compute in fp16: results of ops that keep their input's dtype are then fp16 too.
 write "$wide "'y = g.softmax(y, name="s"); e = g.expand(g.reshape(g.max(y, dim=-1, name="m"), "B", "T", 1, name="r"), dim=-1, size="2 * C", name="e"); y = g.add(y, e, name="z"); '"$small"
 seq 1 500 | sed 's/^/The number is /' > text.txt
 "$SUROGATE" tokenizer train --vocab-size 280 --out small text.txt > /dev/null 2>&1

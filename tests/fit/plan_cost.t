@@ -57,7 +57,7 @@ at_most 64 100 "a tenth of a second"
 at_most 256 450 64
 at_most 1024 450 256
 
-# Fitting settings are searched: once there are some, once none.
+# A search for settings that fit: with limits that some settings fit, and a limit that none fits.
 count full64 "$dir/64.yaml" lora=false
 # shellcheck disable=SC2086
 for limit in 1KiB 8MiB 16MiB; do

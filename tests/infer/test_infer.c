@@ -102,7 +102,7 @@ static void a_session_serves_what_needs_no_more(void)
     infer_close(&infer);
 }
 
-/* In windows of a longer text, each token has the loss that it has in a text that begins at its window. */
+/* A long text is read in windows: a token's loss equals its loss in a text that begins where its window begins. */
 static void losses_of_windows_are_those_of_their_texts(void)
 {
     enum { N = 90, CONTEXT = 32 };

@@ -509,7 +509,7 @@ static void row_run(const AttentionAttrs *attrs, DType dtype, const float *qkv, 
     op_case_free(&c);
 }
 
-/* One token takes another path than several: both are of the same bits. */
+/* A single token takes another path than several tokens; both paths give the same bits. */
 static void a_token_has_the_same_bits_alone_and_in_any_run(void)
 {
     enum { LEN = 310 };

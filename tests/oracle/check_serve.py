@@ -67,7 +67,7 @@ def check_families(program):
     from check_saved import load_exact
 
     def logprobs_of(model, rows):
-        """(B,T-1): of each token given those before it."""
+        """(B,T-1): ln p of each token after the first, given the tokens before it."""
         with torch.no_grad():
             logits = model(input_ids=rows).logits.double()
         return torch.log_softmax(logits, -1)[:, :-1].gather(2, rows[:, 1:, None])[..., 0]

@@ -2,8 +2,8 @@
 """Writes tests/fixtures/ops.safetensors: inputs and results of single ops, from PyTorch in double precision.
 
 Tensors are named OP.CASE.inK and OP.CASE.outK, K as in src/ops/ops.def: an absent optional input has no tensor, an
-output that has none isn't compared. Integers are I32 (step, segments, counts: I64), codes U8 or of FP8, those of NF4 two a byte under a
-name that ends in .nf4 (the first one in the high bits) or .e2m1 (in the low ones), the rest F32. The metadata key `cases` is
+output that has none isn't compared. Integers are I32 (step, segments, counts: I64), codes U8 or FP8, the rest F32. Codes of 4 bits
+are two a byte: under a name that ends in .nf4 the first code is in the high bits, under .e2m1 in the low bits. The metadata key `cases` is
 JSON: {"OP.CASE": {attribute: value, ...}, ...}. Backward results come from autograd through the forward formula, never
 from a backward formula. Inputs are rounded to F32 first; results are computed in fp64 and rounded last.
 

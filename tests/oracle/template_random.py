@@ -299,7 +299,7 @@ def write_families(path):
 
 
 def write_corpus(driver, folder):
-    """Twelve snippets that render make one seed; each error and refusal is a seed of its own."""
+    """Writes seeds for fuzzing: twelve snippets that render make one seed; each snippet that fails or is refused makes one."""
     ours = run_driver(driver, [(t, CONTEXT) for t in snippets()])
     good = [t for t, result in zip(snippets(), ours) if "text" in result]
     bad = [t for t, result in zip(snippets(), ours) if "text" not in result]

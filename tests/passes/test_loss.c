@@ -183,8 +183,8 @@ static void fill_head(Model *m)
     floats(m, "hyper")[HYPER_INV_TOKENS] = 0.2f;
 }
 
-/* The head's gradient rule computes the losses late. Nodes that read the losses must then run later still, or the losses are computed
- * before. */
+/* The gradient rule of a fused head computes the losses in the backward op. Nodes that read the losses must run after it, or the
+ * forward op computes the losses itself. */
 static void a_fused_head_gives_the_same_with_more_terms(void)
 {
     static const char *const texts[] = {head_and_term, two_heads, gated};

@@ -1,4 +1,4 @@
-"""Models of examples/dsl against the numbers that tests/oracle/architectures.py has written of transformers; one line of counts."""
+"""Models of examples/dsl against results of transformers, which tests/oracle/architectures.py wrote; one line of counts."""
 
 import json
 import os

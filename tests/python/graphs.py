@@ -1,4 +1,4 @@
-"""Random models (tests/oracle/graph_random.py) against the numbers that it has written of PyTorch; one line of counts."""
+"""Random models against results of PyTorch, both written by tests/oracle/graph_random.py; one line of counts."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""The example objectives (tests/oracle/objectives.py) against the numbers that it has written of PyTorch; one line of counts."""
+"""The example objectives against results of PyTorch, which tests/oracle/objectives.py wrote; one line of counts."""
 
 import json
 import sys

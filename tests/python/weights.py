@@ -1,5 +1,5 @@
-"""Weights that any op reads, and blocks applied several times (tests/dsl/weights.py), against the numbers that tests/oracle/weights.py has
-written of PyTorch, in several ways to train; one line of counts."""
+"""Weights that any op reads, and blocks applied several times (tests/dsl/weights.py), against results of
+PyTorch, which tests/oracle/weights.py wrote, in several ways to train; one line of counts."""
 
 import json
 import sys

@@ -364,7 +364,8 @@ static void removed_waits_are_seen_by_runs_in_random_orders(void)
     judge(1, programs ? (uint32_t)atoi(programs) : 30, true);
 }
 
-/* Launches with more results than launches: the copy in may start before `a` has ended, but nothing later may. */
+/* The copy to the device may start while a's memory is still in use, but no later launch may. Nodes have several results, so the index of
+ * a launch isn't the index of a value. */
 static void a_life_beside_another_stream_ends_with_what_may_start_in_it(void)
 {
     static const char text[] = "graph \"case\"\n"

@@ -147,7 +147,7 @@ def dim_of(op: Op, dims: Dims, attrs: dict[str, Any]) -> int:
 
 
 def resized(op: Op, dims: Dims, attrs: dict[str, Any]) -> Dims:
-    """Dims of an op along one dim: it makes the dim 1, adds to it, or makes it as large as attribute size says."""
+    """The dims of the result of an op along one dim: the dim becomes 1, grows by before and after, or becomes attribute size."""
     if "dim" not in op.attrs or ("+",) in (o.dims for o in op.inputs):
         return dims
     k = dim_of(op, dims, attrs)

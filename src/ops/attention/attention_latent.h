@@ -22,8 +22,8 @@ static inline int64_t latent_block_heads(int64_t num_heads)
     return num_heads <= 16 ? 16 : 32;
 }
 
-/* The most sums that rows of one token leave in the workspace, each for all heads: one for each chunk, or for each tile if there are less
- * than LATENT_CHUNK of them for each block. tiles: the most that a row has. */
+/* The most partial sums, each for all heads, that a run with one token per row stores in the workspace: one for each chunk of tiles or, if
+ * blocks have fewer than LATENT_CHUNK tiles each, one for each tile. tiles: the most tiles of a row. */
 static inline int64_t latent_slots(int64_t batch, int64_t num_heads, int64_t tiles)
 {
     int64_t block_heads = latent_block_heads(num_heads), passes = (num_heads + block_heads - 1) / block_heads;

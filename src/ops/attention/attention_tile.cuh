@@ -399,7 +399,7 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
  * begin before the keys end. */
 static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, int row)
 {
-    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* tiles; the first always counts */
+    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* numbers of tiles; the first tile always counts */
     while (least < most) {
         int tiles = (least + most + 1) / 2, t = row + (tiles - 1) * TILE_ROWS;
         if (attention_first_key(a, b, t, t) < row + TILE_ROWS)

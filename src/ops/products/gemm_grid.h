@@ -21,7 +21,7 @@ typedef struct GemmGrid {
     bool               a_stays;        /* a stays in the L1 cache, since tiles are computed row by row */
     BPlace             b;
     bool               shares;  /* each worker begins with tiles side by side, which it wrote the last time and has in its caches */
-    bool               by_rows; /* tiles of the same rows follow each other, and all have tile_m rows; else tiles of the same columns do */
+    bool               by_rows; /* tiles are numbered row by row, and all have tile_m rows; else they are numbered column by column */
     bool               apart;   /* each depth of a tile is a task */
     bool               kept;    /* fp32 sums of a bf16 c are kept from block to block; else a tile is summed over all of k at once */
 } GemmGrid;
