@@ -39,7 +39,7 @@ class GPUDecoder(Closes):
     """The last step of decoding: logits = hidden weight^T + bias; chooses one id per row.
 
     weight: (vocab, dim), row-major or column-major, float32, float16, bfloat16, or int8 with `scale` (vocab). It is a NumPy array or a
-    DLPack tensor on the host or on the decoder's GPU, and is copied. dtype: the copy's dtype, by default weight's own; int8 gives each row a
+    DLPack tensor on the host or on the decoder's GPU, and is copied. dtype: the copy's dtype (default: weight's); int8 gives each row a
     scale. bias: (vocab) floats, or None. strategy: greedy, temperature, top_k (uses temperature and top_k) or top_p (uses temperature and
     top_p). device: cpu, cuda, cuda:INDEX or auto; or several GPUs that divide the matrix, cuda:0,1, the first of which reads arrays on a
     GPU. max_batch: the largest number of rows in a batch.

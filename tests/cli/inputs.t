@@ -27,7 +27,7 @@ warned "samples without evaluations" "generate_samples: no effect without valida
     plan "$dir/run.yaml" generate_samples=2 --json
 check "their programs aren't planned" [ "$(grep -c '"decode"' "$dir/out")" = 0 ]
 warned "help keys: another tool's" -- help keys load_in_8bit
-check "help keys: what to do instead" grep -q "of 8 bits there is qlora: fp8" "$dir/out"
+check "help keys: what to do instead" grep -q "for a base in 8 bits set qlora: fp8" "$dir/out"
 warned "help keys: a dataset's" -- help keys datasets.path
 refused "help keys: a typo" 2 "did you mean lora_rank?" -- help keys lora_rnak
 

@@ -92,7 +92,7 @@ static void all_problems_are_told_at_once(void)
         "expected a key, found a list\n",
         "max_shard_size: expected a size like 8GB, found \"3 XB\"\n",
         "lora_target_modules: expected a text as item 2, found a list\n",
-        "load_in_8bit: of 8 bits there is qlora: fp8",
+        "load_in_8bit: for a base in 8 bits set qlora: fp8",
         "adamw_epsilon: 0 is out of range, expected above 0\n",
         "warmup_ratio: 1.5 is out of range, expected 0 to 1\n",
         "save_steps: -1 is out of range, expected at least 0\n",
@@ -410,7 +410,7 @@ static void other_tools_keys_are_answered(void)
     EXPECT_INT(config.model_dtype, OPT_FLOAT_FP32);
     EXPECT_CONTAINS(config.notes, "run.yaml:1:1: bf16 is read as model_dtype: fp32\n");
     EXPECT_CONTAINS(options[KEY_run_gradient_dtype].help,
-                    "Activation gradients and inputs of backward products"); /* the help doesn't speak of weight gradients */
+                    "activation gradients and of the inputs of backward products"); /* the help doesn't speak of weight gradients */
     EXPECT_OK(parse("recipe: nvfp4\nfp4_backend: cudnn\n", NULL, NULL));
     EXPECT_OK(parse("recipe: fp8_hybrid\nfp8_amax_history: 16\n", NULL, NULL));
     EXPECT_INT(config.recipe, OPT_RECIPE_FP8_HYBRID);
@@ -420,18 +420,18 @@ static void other_tools_keys_are_answered(void)
         {"fp4_backend: cublas\n", "run.yaml:1:1: fp4_backend: expected cutlass or cudnn"},
         {"matmul_dtype: e5m2\n", "expected one of fp32, bf16, e4m3, found \"e5m2\""},
         {"gradient_dtype: e4m3\n", "expected one of fp32, bf16, e5m2, found \"e4m3\""},
-        {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: of 8 bits there is qlora: fp8"},
+        {"load_in_8bit: true\n", "run.yaml:1:1: load_in_8bit: for a base in 8 bits set qlora: fp8"},
         {"load_in_4bit: true\n", "run.yaml:1:15: qlora: it is for a frozen base under adapters; write lora: true"},
         {"adapter: qlora\nlora: false\n", "run.yaml:2:1: lora and adapter (at run.yaml:1:10) both set lora; keep one of them"},
-        {"bnb_4bit_quant_type: fp4\n", "of 4 bits there are qlora: nf4 and nvfp4"},
+        {"bnb_4bit_quant_type: fp4\n", "for a base in 4 bits set qlora: nf4 or nvfp4"},
         {"bnb_4bit_compute_dtype: float16\n", "a matrix is made in model_dtype; set model_dtype: bf16 or fp32"},
-        {"quantization_bit: 8\n", "of 8 bits there is qlora: fp8"},
+        {"quantization_bit: 8\n", "for a base in 8 bits set qlora: fp8"},
         {"fp16: true\n", "fp16: there is no fp16; set model_dtype: bf16 or fp32"},
         {"model_dtype: fp16\n", "expected one of fp32, bf16, found \"fp16\""},
         {"optim: paged_adamw_8bit\n", "optim: optimizer state isn't paged; write adamw_8bit"},
         {"optim: paged_adamw_32bit\n", "optim: optimizer state isn't paged; write adamw, or adamw_8bit"},
-        {"optim: lion_8bit\n", "optim: of 8 bits there is adamw_8bit"},
-        {"optimizer: muon\n", "optimizer: of this kind there is normuon"},
+        {"optim: lion_8bit\n", "optim: for moments in 8 bits set adamw_8bit"},
+        {"optimizer: muon\n", "optimizer: the optimizer of this kind is normuon"},
         {"wandb_project: x\n", "wandb_project: `python -m surogate.log wandb OUTPUT_DIR` sends the numbers"},
         {"special_tokens: {pad_token: x, eos_token: y}\n", "special_tokens: special tokens are those of"},
         {"eval_strategy: each\n", "run.yaml:1:16: eval_strategy: expected epoch, found \"each\""},
@@ -620,11 +620,11 @@ static void help_answers_every_name(void)
         {"lora_r",
          "lora_rank (integer, default 16)\n    Rank of the adapters. No effect without lora: true. No effect when adapter\n    is set.\n    Values: 1 to 65536.\n"},
         {"load_in_4bit", "qlora (word, default none)\n    Keep the frozen matrices"},
-        {"load_in_8bit", "load_in_8bit (another tool's)\n    of 8 bits there is qlora: fp8"},
+        {"load_in_8bit", "load_in_8bit (another tool's)\n    for a base in 8 bits set qlora: fp8"},
         {"datasets.path", "datasets[].path (text)\n"},
         {"validation_datasets.0.field_messages", "datasets[].messages_field (text"},
         {"special_tokens.pad_token", "changes nothing here, and is ignored.\n"},
-        {"stage", "    sft: changes nothing here, and is ignored.\n    pt: the command says it"},
+        {"stage", "    sft: changes nothing here, and is ignored.\n    pt: the command decides this"},
     };
     StrBuf text = {0};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -289,7 +289,7 @@ MORE = [
     (HEADS, "g.rope(q, table, positions", [
         ("g.rope(q, positions, table", "rope: table is i32 (B, T), expected f32 (P, R)", "blocks.{i}.attn", None),
         ("g.rope(q, table",
-         "rope: positions is missing; expected x (B,T,H,D), table f32 (P,R), positions i32 (B,T) -> y (B,T,H,D), the first R of D turned; attrs interleaved:",
+         "rope: positions is missing; expected x (B,T,H,D), table f32 (P,R), positions i32 (B,T) -> y (B,T,H,D): x with the first R of D elements rotated; attrs interleaved:",
          "blocks.{i}.attn", None),
     ]),
     (HEADS, 'len="P", head_dim="D", name="table"', [
