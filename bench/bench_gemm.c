@@ -1,8 +1,6 @@
 /* GEMMs at the shapes of two small models, run by gemm_run as ops call it, beside one large GEMM on the same threads. Prints GFLOP/s with 1
  * thread and with all (argv[1] of them), and GFLOP/s of the fastest of the given libraries. Then attention, the head's loss and decoding of
  * single rows.
- * GFLOP/s for 1 thread and for all (argv[1]: how many), and of the fastest of some libraries, called whole. Attention,
- * the head's loss and decoding rows after them.
  *
  *   build/bench/bench_gemm [threads [attention]]        attention alone
  *   build/bench/bench_gemm [threads [library ...]]      OpenBLAS, MKL or oneDNN: libopenblas.so.0 libmkl_rt.so.3 libdnnl.so.2 */

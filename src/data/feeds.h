@@ -76,7 +76,7 @@ typedef struct Feeds {
  * CompileOptions.row_adapters; -1: none. prompt_slots: the slot of the sequence that the row's tokens belong to; -1: none.
  * starts: the position of the row's first token. text_starts: the position of the sequence's first token after the prompt. pages: the pages
  * of the KV cache that hold the row's positions, in order; page 0 belongs to no sequence. controls, keys, bias_ids, biases, guides: how the
- * row's next token is chosen (ops/sample.h). */
+ * row's next token is chosen (ops/attrs.h). */
 
 /* Points the arrays of FEED_CELLS feeds and of a model's own inputs (own NULL: none) into `memory`: feeds_numel elements of 4 bytes. */
 int64_t feeds_numel(int64_t cells, const OwnInput *own, int num_own);

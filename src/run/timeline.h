@@ -1,5 +1,5 @@
 /* Timeline: the simulated run of a program, on a device that needn't be here. A launch takes the time that its op's rates give:
- * device/rates.def where the GPU was measured, else the data sheet. It takes no less than the links need for what it moves to or from the
+ * device/rates_GPU.def if the GPU was measured, else the data sheet. It takes no less than the links need for what it moves to or from the
  * host, or between ranks. It starts when the launch before it on its stream, and the launches it waits for, have ended. A GPU that is busy
  * for seconds lowers its clock to stay within its power: a program takes at least its energy divided by that power. */
 #pragma once

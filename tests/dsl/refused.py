@@ -1,6 +1,8 @@
-"""Programs that are right for the DSL and wrong for the engine, with the numbers of one config: what to replace in tests/dsl/heads.py, by what, the
-command, and pieces of what it says: the line of the Python file, the instance, what is there and what is expected.  refused.py FOLDER, where
-`model` is a config with a tokenizer, `trained` a trained model, run.yaml and lora.yaml train them."""
+"""Programs that the DSL accepts and the engine refuses, with the numbers of one config. Each is tests/dsl/heads.py with a text replaced. The
+message must name the line of the Python file, the instance, the value found and the value expected.
+
+    refused.py FOLDER    FOLDER has model (a config with a tokenizer), trained (a trained model), and run.yaml and lora.yaml, which train them
+"""
 
 import contextlib
 import io

@@ -1,7 +1,5 @@
 /* Backward rules against central differences of the forward kernels. Each sample of each op with a rule gets a graph: trained parameters ->
  * inputs -> op -> a random linear functional of its outputs -> loss. autodiff differentiates the graph.
- * graph: trained parameters -> inputs -> op -> a random linear functional of its outputs -> loss; autodiff
- * differentiates it.
  *
  *   test_gradients [op] */
 #include "ops/op_case.h"

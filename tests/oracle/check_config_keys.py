@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every key of config.json that a family's class in transformers has: absent, null, at its default, at other values and of wrong types. Does
-Surogate compute what transformers does, or refuse the model?
+"""Tries each key of config.json that a family's class in transformers has: absent, null, with its default, with other values and wrong types.
+Surogate must compute the same as transformers, or refuse the model.
 
 Makes a tiny random model of each family, changes one key of its config.json at a time, and compares the losses of `surogate eval` with those of
-AutoModelForCausalLM over the same weights. Prints each case that isn't the same; fails where one of these is silent:
+AutoModelForCausalLM over the same weights. Prints each case that differs. Fails if one of the first two kinds occurs without a message:
 
   DIFFERS   both read the model and compute something else
-  LENIENT   transformers refuses it and Surogate reads it, but for keys that no weight and no number depends on
+  LENIENT   transformers refuses it and Surogate reads it, except for keys on which neither weights nor results depend
   stricter  Surogate refuses what transformers reads; no failure
 
   python3 tests/oracle/check_config_keys.py build/surogate [FAMILY...]

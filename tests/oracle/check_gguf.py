@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Do llama.cpp and the package gguf find in exported files what the model folder holds? Makes a tiny model of each family with random
+"""Do llama.cpp and the package gguf read exported files as the model folder? Makes a tiny model of each family with random
 weights, exports it in each type and compares
 
   - names, shapes and values of the F32 file, by gguf's reader, with the folder's (rows of q and k in llama.cpp's order),
   - the bytes of Q8_0 and Q4_0 tensors with those of gguf's own quantiser,
   - the squared error of Q4_K and Q6_K tensors with that of llama.cpp's quantiser (at most 1.02 times),
-  - the 200 best log-probabilities behind a prompt: of the F32 file with ours (5e-6), of the others, dequantised, with ours on the same
-    weights (1e-4),
+  - the 200 best log-probabilities after a prompt, with ours: those of the F32 file within 5e-6; those of other files within 1e-4 of ours on
+    the dequantised weights,
   - token ids of 1,000 texts, and adapters: merged, and alone over the base's file.
 
 Needs xllamacpp, gguf, safetensors, and Surogate's Python package.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """New tokens against transformers: makes a tiny model with `surogate new`, trains it with new_tokens, new_special_tokens and
-pad_vocab_multiple, and compares the saved folder with what add_tokens and resize_token_embeddings make of the model: ids of texts, what is
-special, sizes, and new rows up to the noise that transformers adds to the mean. Adapters are loaded by PEFT over their base.
+pad_vocab_multiple, and compares the saved folder with the model after add_tokens and resize_token_embeddings: ids of texts, special
+tokens, sizes, and new rows up to the noise that transformers adds to the mean. Adapters are loaded by PEFT over their base.
 
   python3 tests/oracle/check_new_tokens.py build/surogate
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Is what `surogate serve` answers what others compute, and do others' clients understand it?
+"""Do answers of `surogate serve` equal the results of other programs, and do other programs' clients understand them?
 
   python3 tests/oracle/check_serve.py families PROGRAM     every tiny model of tests/fixtures/families, base and adapter: served greedy
         texts and log-probabilities against transformers and PEFT in fp64, to 1e-5
@@ -7,7 +7,7 @@
   python3 tests/oracle/check_serve.py lm-eval URL TOKENIZER_DIR PROGRAM MODEL_DIR
         lm-eval's local-completions over a task of a local file: its log-likelihoods against those of `surogate score`
 
-URL is a server's address; its first model is asked. Nothing is downloaded.
+URL is a server's address; requests go to its first model. Nothing is downloaded.
 """
 import json
 import os

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Every column and key that the layouts of public tools have: does it change what is trained, or is it named as unused?
+"""Checks each column and key of the layouts of public tools: it must change the training, or be named as unused.
 
   python3 tests/oracle/dataset_columns.py build/surogate [-v]
 
-Of each layout a row is looked at without and with each of its known columns (Axolotl's, LLaMA-Factory's, TRL's, ms-swift's, torchtune's,
-OpenAI's and well-known datasets'), through `surogate inspect`: ids or mask must differ, or the column must be named, or the row refused.
-Spellings of one conversation must give equal ids and masks. Where pyarrow is there, each row is read from Parquet too, with a filler null for
-each field of other rows, and must give the same. Prints what is silent and exits 1 then.
+For each layout, `surogate inspect` reads a row without and with each known column (of Axolotl, LLaMA-Factory, TRL, ms-swift, torchtune, OpenAI
+and well-known datasets). Ids or mask must differ, or the column must be named, or the row refused. Spellings of one conversation must give
+equal ids and masks. With pyarrow, each row is also read from Parquet, with a null for each field that only other rows have, and must give
+the same result. Prints columns that are ignored silently, and then exits with 1.
 """
 
 from __future__ import annotations

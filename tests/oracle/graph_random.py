@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Random models with further outputs, several loss terms, dropout in several places and several documents a row: loss and gradients against
-PyTorch in f64. Masks of dropout are drawn here again, by Philox. A difference above the limit passes where sums cancel, as those of the biases of
-keys do: where PyTorch's own gradients in f32 are off by a quarter of it. Such models are counted.
+PyTorch in f64. Dropout masks are drawn by the same Philox generator. A difference above the limit is accepted if PyTorch's own gradients in f32
+are off by at least a quarter of it: then sums cancel, as for biases of keys. Such models are counted.
 
   SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/graph_random.py 0-1499
   ... graph_random.py 0-39,371,576 tests/fixtures/graphs.json      writes what tests/python/graphs.t compares with

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/adamw_8bit.safetensors: two parameters after 1 and 100 updates of bitsandbytes' AdamW8bit, on the CPU.
 
-Its compiled CPU code finds codes in a table of 65,536 even cells, so that one in some hundred is not the nearest. Its own
-PyTorch code, which is for dtypes that the compiled code doesn't take, compares with every value of the map as its CUDA kernels
-do. Moments are quantised by that one here.
+Its compiled CPU code finds codes in a table of 65,536 even cells, so that about one code in a few hundred isn't the nearest. Its PyTorch
+code, for dtypes that the compiled code doesn't accept, compares with every value of the map, like its CUDA kernels. This script quantises
+moments by the PyTorch code.
 
-  python3 tests/oracle/make_adamw_8bit.py [--native]    --native: how far the compiled code is from it; writes nothing
+  python3 tests/oracle/make_adamw_8bit.py [--native]    --native: prints the compiled code's difference; writes nothing
 """
 import os
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/adapter_kinds: adapters that hold more than LoRA's pairs, over the models of tests/fixtures/families, with what
-PEFT computes with them in double precision: logits of the packed batch and ten steps of training, on that fixture's batches.
+"""Writes tests/fixtures/adapter_kinds: adapters that hold more than LoRA's pairs, over the models of tests/fixtures/families, with
+PEFT's results in double precision: logits of the packed batch and ten steps of training, on that fixture's batches.
 Needs torch, transformers, peft, safetensors. Deterministic, as make_families.py.
 
   python3 tests/oracle/make_adapter_kinds.py            # all

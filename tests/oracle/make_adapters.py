@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/adapters: which layers PEFT adapts, with which rank and scale, for settings as run files have them, and what training
-that goes on from an adapter must compute, in double precision.
+"""Writes tests/fixtures/adapters: the layers that PEFT adapts, with rank and scale, for settings of run files; and, in double precision, the
+results of training that continues from an adapter.
 
 selected.json            a list of {family, settings, use_rslora, modules: [[path, r, scale], ...]}
 qwen3/                   an adapter of tests/fixtures/families/qwen3 with settings of every kind, as PEFT writes it
-expected.safetensors     steps.loss, steps.grad_norm: of the ten steps of that family's expected.safetensors from the adapter on
-                         after.NAME: the adapter's tensors behind them
-                         merged.NAME: weights of that family with 0.25 times its own adapter, -1.5 times the one here and 0.5 times that of
-                         tests/fixtures/row_adapters added
-                         pissa.loss, pissa.grad_norm, pissa.merged.NAME: of the same steps with new adapters that begin so, and the weights
-                         with these merged in behind the last; olora.* alike
+expected.safetensors     steps.loss, steps.grad_norm: of ten steps on the batches of the family's expected.safetensors, starting from the
+                         adapter
+                         after.NAME: the adapter's tensors after these steps
+                         merged.NAME: the family's weights plus 0.25 times its own adapter, -1.5 times this adapter and 0.5 times
+                         the adapter of tests/fixtures/row_adapters
+                         pissa.loss, pissa.grad_norm: of the same steps with new adapters that PiSSA initialises; pissa.merged.NAME: the
+                         weights with these adapters merged after the last step; olora.*: the same for OLoRA
 
 Needs torch, transformers, peft, safetensors. Deterministic: same versions, same bytes.
 

@@ -1,4 +1,4 @@
-"""Writes tests/cli/port_cadence.tsv: when transformers' Trainer evaluates and saves, for each way to say it.
+"""Writes tests/cli/port_cadence.tsv: the steps at which transformers' Trainer evaluates and saves, for each way to set them.
 
 A run has 40 steps, 10 an epoch: by max_steps, or by num_train_epochs. A row: the keys, as YAML in one line; the steps with an evaluation
 before the last step; those with a checkpoint before it, or "best".

@@ -2,9 +2,9 @@
 """Writes tests/fixtures/dtype_knobs.json: losses and gradient norms of three AdamW steps for every pairing of model_dtype, matmul_dtype,
 gradient_dtype and master_dtype (or lora_dtype), of the model and adapter in tests/fixtures/families/qwen3. Needs torch, safetensors.
 
-All arithmetic is fp64. Numbers are rounded where docs/precision.md says that they are: results of ops to model_dtype, operands of the
-blocks' products to matmul_dtype and gradient_dtype, gradients of activations and weights, and weights that are kept. Products are not
-fused. What is left out: stochastic rounding (weights kept in bf16 are updated without rounding here; their mean is this).
+All arithmetic is fp64. Values are rounded as docs/precision.md states: results of ops to model_dtype, operands of the blocks'
+products to matmul_dtype and gradient_dtype, gradients of activations and weights, and stored weights. Products aren't fused. Stochastic
+rounding is left out: weights stored in bf16 are updated without rounding, which is the mean of stochastic rounding.
 """
 import json
 import math

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/dtypes.json: hashes of what ml_dtypes (f16: NumPy) makes of every code and of many values. Needs numpy, ml_dtypes.
+"""Writes tests/fixtures/dtypes.json: hashes of conversions by ml_dtypes (f16: NumPy), of every code and of many values. Needs numpy, ml_dtypes.
 
-Of each format, FNV-1a of:
+For each format, the FNV-1a hash of:
   decode  the float32 bits of all codes, NaN as 7fc00000
   bf16    the codes of all 65,536 bf16 values
   ties    the codes of the midpoints of neighbouring finite values, each with the float32 before and after it
-Of e4m3, e5m2 and e2m1 also the digests of the codes of a million and of a hundred million floats (random_floats, digest).
-Finite values beyond the range ml_dtypes rounds to infinity or NaN; ours is the largest finite value, which is put in here. So are
-the quiet NaN without a payload for f16, and where the format has neither 0 for NaN and the largest for infinity. nf4 is the table
-and the rounding of bitsandbytes (backends/utils.py, and bucketize over midpoints in backends/default/ops.py).
+For e4m3, e5m2 and e2m1 also digests of the codes of a million and of a hundred million floats (random_floats, digest).
+Finite values beyond the range become infinity or NaN in ml_dtypes, but the largest finite value here; this script corrects them. It also
+corrects NaN of f16 to a quiet NaN without a payload, and in formats without NaN and infinity, NaN to 0 and infinity to the largest value.
+nf4 has bitsandbytes' table and rounding (backends/utils.py, and bucketize over midpoints in backends/default/ops.py).
 """
 import json
 import os

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the fixtures of GGUF.
 
-  gguf.safetensors   values (F32), the blocks that gguf makes of them in the simple types, those that llama.cpp makes in the K types, and
-                     what gguf decodes all of them to
-  gguf_families.txt  the SHA-256 of the F32 file of each folder in tests/fixtures/families, whose names, shapes and values gguf's reader
-                     found to be the folder's
+  gguf.safetensors   values (F32), their blocks in the simple types by gguf and in the K types by llama.cpp, and the values that gguf
+                     decodes from all blocks
+  gguf_families.txt  the SHA-256 of the F32 file of each folder in tests/fixtures/families; gguf's reader has checked that names, shapes
+                     and values equal the folder's
 
 Needs xllamacpp, gguf and safetensors.
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/greedy.safetensors: what greedy decoding must give, by transformers (and PEFT) in double precision, without a cache.
+"""Writes tests/fixtures/greedy.safetensors: greedy texts by transformers (and PEFT) in double precision, without a cache.
 
-prompt_ids, prompt_lens       (tokens of all prompts), (PROMPTS); those of several prompts begin alike
-NAME.texts                    (PROMPTS, TOKENS): of families/LLAMA its projections times SCALE, without which texts repeat one token, or of
-                              families/LLAMA+adapter with its adapter; of quantised/NF4 its weights dequantised; of architectures/FALCON its
-                              matrices in layers times SCALE, the first prompts alone; of loaded/FORMAT/LLAMA its projections times SCALE, then
-                              the matrices in layers quantised and dequantised
-NAME.near, NAME.margins       (n), (n): places in texts, flat, where the two largest logits lie less than MARGIN apart, and how far
-NAME.logprobs                 (LOGPROBS, TOKENS): of the first texts' tokens
+prompt_ids, prompt_lens       (tokens of all prompts), (PROMPTS); several prompts share their first tokens
+NAME.texts                    (PROMPTS, TOKENS). The names: families/LLAMA, with projections multiplied by SCALE, since texts would repeat one
+                              token otherwise; families/LLAMA+adapter, the same with its adapter; quantised/NF4, with dequantised weights;
+                              architectures/FALCON, with matrices in layers multiplied by SCALE, for the first prompts only;
+                              loaded/FORMAT/LLAMA, with projections multiplied by SCALE, and then matrices in layers quantised and dequantised
+NAME.near, NAME.margins       (n), (n): flat indices in texts at which the two largest logits differ by less than MARGIN, and these differences
+NAME.logprobs                 (LOGPROBS, TOKENS): ln p of the tokens of the first texts
 
 Needs torch, transformers, peft, safetensors. Deterministic: same versions, same bytes.
 

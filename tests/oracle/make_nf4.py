@@ -4,9 +4,9 @@
 CASE.x; CASE.codes, CASE.scales (fp32), CASE.absmax, CASE.nested, CASE.offset; CASE.w: dequantised; CASE.plain: with the fp32 scales,
 to bf16.
 
-bitsandbytes' compiled CPU code takes the scales of other blocks where the length of a row is a multiple of 16 but not of 64, and
-flushes subnormal results in bf16 to 0. Results are therefore of the whole tensor as one row, and of fp32 rounded by PyTorch. It sums
-the mean of the scales in fp32: the offset here is that mean from fp64, within 4 ulp of its own, and what follows is given that offset.
+bitsandbytes' compiled CPU code uses scales of wrong blocks if the length of a row is a multiple of 16 but not of 64, and flushes subnormal
+bf16 results to 0. So the whole tensor is given as one row, and PyTorch rounds fp32 results. bitsandbytes sums the mean of the scales in fp32;
+the offset here is the mean in fp64, within 4 ulp of bitsandbytes', and the later steps use this offset.
 
   python3 tests/oracle/make_nf4.py
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/fixtures/normuon.safetensors: how far 20 updates of NorMuon move matrices, in fp64 from the formula (arXiv
-2510.05491; steps of Polar Express, Amsel et al. 2025, and of Newton and Schulz, Jordan 2024). Where a matrix has more rows than
-columns it is transposed, as there; the engine doesn't.
+2510.05491; steps of Polar Express, Amsel et al. 2025, and of Newton and Schulz, Jordan 2024). A matrix with more rows
+than columns is transposed, as in the paper; the engine doesn't transpose.
 
   python3 tests/oracle/make_normuon.py
 """

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/qlora: a tiny random Qwen3 in bf16 with a PEFT adapter, and what transformers and PEFT compute over the base that
-bitsandbytes makes of it: NF4 with double quantisation, dequantised in fp32, the rest in double precision.
+"""Writes tests/fixtures/qlora: a tiny random Qwen3 in bf16 with a PEFT adapter, and the results of transformers and PEFT over the
+base that bitsandbytes makes of it: NF4 with double quantisation, dequantised in fp32, the rest in double precision.
 
 Needs torch, transformers, peft, bitsandbytes, safetensors. Deterministic: same versions, same bytes.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/row_adapters: a second adapter of two families, of other ranks and modules than the one in families/, and what greedy
-decoding must give where prompts have one of the two or none, by PEFT in double precision.
+"""Writes tests/fixtures/row_adapters: a second adapter for two families, with other ranks and modules than the adapter in families/; and
+greedy texts of prompts with the first adapter, the second or none, by PEFT in double precision.
 
 FAMILY/                       the second adapter, as PEFT writes it
 greedy.safetensors            as tests/fixtures/greedy.safetensors; prompt i has none, the first or the second adapter by i mod 3

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/sample.safetensors: what transformers' logits processors make of random logits, in its order: bias, repetition,
-temperature, top-k, top-p, min-p.
+"""Writes tests/fixtures/sample.safetensors: random logits after transformers' logits processors, in transformers' order: bias,
+repetition, temperature, top-k, top-p, min-p.
 
 Row i of each tensor is a case: logits (V), controls (8) as in src/ops/attrs.h, seen (V), bias_ids and bias (N), and logprobs (V) of the
-distribution that is left, -inf where a token is dropped. Cases whose filters cut between tokens that differ by less than 1e-3 in score, or
-that leave a token less than 1e-4, are left out: there a rounding decides, or a test by draws sees nothing.
+distribution that is left, -inf where a token is dropped. Cases whose filters cut between tokens that differ by less than 1e-3 in score are
+left out, because rounding decides there; so are cases that leave a token a probability below 1e-4, which a test by draws can't see.
 
   python3 tests/oracle/make_sample_cases.py
 """
