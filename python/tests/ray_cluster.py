@@ -31,7 +31,7 @@ os.environ |= {  # a node that is gone is noticed within two seconds
 }
 MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
 KILLS_OF_A_RUN = 4
-STEPS_UNTIL_KILLED = 12  # at most, since the kill before: four kills hit a run of 60 steps however fast those are
+STEPS_UNTIL_KILLED = 12  # at most, from kill to kill: so four kills hit a run of 60 steps, even if steps are fast
 
 
 class Nodes:
@@ -118,7 +118,7 @@ def run_killed(nodes: Nodes, line: list[str], most: int, chance: random.Random) 
         steps = command.steps
         if (kills == 0 or chance.random() < 0.7) and not command.until_step(steps + chance.randrange(1, STEPS_UNTIL_KILLED + 1)):
             break
-        if command.steps == steps:  # while programs end and start again after the kill before
+        if command.steps == steps:  # no step since the last kill: programs are ending or starting again
             time.sleep(chance.random() * 1.5)
         if command.process.poll() is not None:
             break

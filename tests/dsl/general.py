@@ -45,7 +45,7 @@ class General(Module):
             return {"logits": logits, "losses": losses, "loss": g.loss_sum(losses, hyper, name="loss")}
 
     def moved(self, g: Any, x: Any, tokens: Any) -> Any:
-        """Halves swapped, of the token before; and the sum over all tokens of one id."""
+        """Adds two terms: the previous token's x with its halves swapped, and the sum of x over all tokens with the same id."""
         low, high = (g.slice(x, dim=-1, begin=begin, size="C / 2", name=name) for begin, name in ((0, "low"), ("C / 2", "high")))
         before = g.slice(g.pad(g.concat(high, low, dim=-1, name="swapped"), dim=1, before=1, name="later"), dim=1, begin=0, size="T", name="before")
         alike = g.gather_rows(g.scatter_add_rows(x, tokens, size="V", name="sums"), tokens, name="alike")

@@ -178,7 +178,7 @@ print(*sorted(n + str(head[n]['shape']) for n in head if n != '__metadata__' and
 names=$(names_of export/model.safetensors)
 check "names and shapes: $names" [ "$names" = "answer[320, 32] layers.0.down.weight[32, 128] layers.0.norm[32] layers.0.up.weight[128, 32] words[32, 320]" ]
 
-# A loss of two terms with the same head: of the next token, and a quarter of that of the token itself.
+# A loss of two terms with the same logits: the loss of the next token, plus a quarter of the loss with the token itself as label.
 sed 's/return {"logits"/again = g.loss_sum(g.cross_entropy(logits, tokens, name="again"), hyper, name="again.sum")\n            &/
     s/"loss": g.loss_sum(losses, hyper, name="loss")/"loss": g.add(g.loss_sum(losses, hyper, name="loss"), g.scale(again, by=0.25), name="both")/' tiny.py > terms.py
 python3 -m surogate.dsl build terms.py -o terms.json || fail "terms.py doesn't build"

@@ -1,5 +1,5 @@
-"""Wrong model files: what to replace in a right one, by what, what the one message then says, and the text at whose line it must point; None: at
-the replacement."""
+"""Wrong model files: each is a right file with a text replaced. Lists give the replacement, the one message that must follow, and the text whose
+line the message must name (None: the replacement)."""
 
 import contextlib
 import io

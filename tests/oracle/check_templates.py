@@ -58,7 +58,7 @@ FORMATS = {
 }
 TALKS = 300  # that the original renders
 HAVE_TOOLS = ["qwen2_5", "qwen3", "qwen3_nothink"]
-# In these originals a system message is lost unless a question comes last; or a long one is added if there is none.
+# These originals drop a system message unless the last message is a question, or add a long one if there is none.
 WITHOUT_SYSTEM = ["mistral_v1", "mistral_v2v3", "mistral_v3_tekken"]
 WITH_SYSTEM = ["mistral_v7_tekken", "phi4"]
 WORDS = ["the", " answer", "\n\n", "  ", "é", "<b>", "{x}", '"q"', "it's", "1+1=2", "\t", "日本", ".", "end\n"]

@@ -1,5 +1,5 @@
-"""Random statements for template_random.py: --scopes plays with names that are set, passed and hidden, --layout with the signs
-of tags and the blanks around them."""
+"""Random statements for template_random.py: --scopes sets, passes and hides names; --layout varies the signs of
+tags and the blanks around them."""
 import random
 
 
