@@ -107,9 +107,9 @@ template <int STAGES> struct Ring {
 };
 
 /* Copies tiles of one head by a thread block of THREADS; a thread copies the same 16 bytes of some rows. PIECE: bytes from one piece of a
- * tile to the next. */
+ * tile to the next. If D isn't a power of two, a thread copies the same 16 bytes of each piece. */
 template <int D, int THREADS = MMA_THREADS, int PIECE = PIECE_BYTES> struct TileCopy {
-    enum { CHUNKS = D / 8, ROWS = THREADS / CHUNKS };
+    enum { COLUMNS = D & (D - 1) ? 64 : D, CHUNKS = COLUMNS / 8, ROWS = THREADS / CHUNKS };
     const bf16 *from;
     int64_t     stride;
     int         row, to;
@@ -131,7 +131,9 @@ template <int D, int THREADS = MMA_THREADS, int PIECE = PIECE_BYTES> struct Tile
 #pragma unroll
         for (int i = 0; i < TILE_ROWS; i += ROWS, p += ROWS * stride) {
             bool there = t + row + i < end;
-            copy_async(tile + (to ^ (i & 4) * 16) + i * 128, there ? p : from, there);
+#pragma unroll
+            for (int col = 0; col < D; col += COLUMNS)
+                copy_async(tile + (to ^ (i & 4) * 16) + i * 128 + col / 64 * PIECE, there ? p + col : from, there);
         }
     }
 };
@@ -235,6 +237,27 @@ template <int ADD> static __device__ __forceinline__ void wgmma_turned(float (&c
                    "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]),
                    "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(ADD));
+}
+
+/* c (64 x 128) = a times the transpose of b, 16 columns of 64 and of 128 rows; ADD: += */
+template <int ADD> static __device__ __forceinline__ void wgmma_tiles(float (&c)[16][4], uint64_t a, uint64_t b)
+{
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, %64, %65, %66, 1, 1, 0, 0;"
+                 : "+f"(c[0][0]), "+f"(c[0][1]), "+f"(c[0][2]), "+f"(c[0][3]), "+f"(c[1][0]), "+f"(c[1][1]), "+f"(c[1][2]), "+f"(c[1][3]),
+                   "+f"(c[2][0]), "+f"(c[2][1]), "+f"(c[2][2]), "+f"(c[2][3]), "+f"(c[3][0]), "+f"(c[3][1]), "+f"(c[3][2]), "+f"(c[3][3]),
+                   "+f"(c[4][0]), "+f"(c[4][1]), "+f"(c[4][2]), "+f"(c[4][3]), "+f"(c[5][0]), "+f"(c[5][1]), "+f"(c[5][2]), "+f"(c[5][3]),
+                   "+f"(c[6][0]), "+f"(c[6][1]), "+f"(c[6][2]), "+f"(c[6][3]), "+f"(c[7][0]), "+f"(c[7][1]), "+f"(c[7][2]), "+f"(c[7][3]),
+                   "+f"(c[8][0]), "+f"(c[8][1]), "+f"(c[8][2]), "+f"(c[8][3]), "+f"(c[9][0]), "+f"(c[9][1]), "+f"(c[9][2]), "+f"(c[9][3]),
+                   "+f"(c[10][0]), "+f"(c[10][1]), "+f"(c[10][2]), "+f"(c[10][3]), "+f"(c[11][0]), "+f"(c[11][1]), "+f"(c[11][2]),
+                   "+f"(c[11][3]), "+f"(c[12][0]), "+f"(c[12][1]), "+f"(c[12][2]), "+f"(c[12][3]), "+f"(c[13][0]), "+f"(c[13][1]),
+                   "+f"(c[13][2]), "+f"(c[13][3]), "+f"(c[14][0]), "+f"(c[14][1]), "+f"(c[14][2]), "+f"(c[14][3]), "+f"(c[15][0]),
+                   "+f"(c[15][1]), "+f"(c[15][2]), "+f"(c[15][3])
+                 : "l"(a), "l"(b), "n"(ADD));
 }
 
 /* c (64 x 128) += a (in registers) times b, which is from rows_of; ADD 0: = */

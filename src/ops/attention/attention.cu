@@ -44,17 +44,13 @@ static size_t sdpa_workspace(const Node *node, CudaDevice *device)
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    bool formed = attention_is_formed(node, IN_Q, IN_SINKS);
-    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) &&
+    return attention_one_dim(node, IN_Q) && attention_has_form(node, IN_SINKS) &&
            attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), false);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
-    bool                  formed = attention_is_formed(node, IN_Q, IN_SINKS) && attrs->head_dim <= 128;
-    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) && attention_wgmma_serves(attrs) && cuda_sm(device) == 90 &&
-           attention_wgmma_there();
+    return attention_wgmma_serves(node, IN_Q, IN_SINKS) && cuda_sm(device) == 90 && attention_wgmma_there();
 }
 
 static bool simt_match(const Node *node, CudaDevice *)

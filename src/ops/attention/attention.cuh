@@ -87,20 +87,31 @@ static inline void attention_bind_scores(AttentionDims *a, const TensorView *vie
     a->bias_rows = views[1].data ? (int)views[1].type.dim[0] : 0;
 }
 
-/* Whether all kernels on the matrix units can serve the node: values have the head dim of keys, no query attends later keys, and there is
- * no bias. more: the input that holds the sinks; the next input is the bias. */
-static inline bool attention_is_plain(const Node *node, int at, int more)
+/* Whether values have the head dim of keys. */
+static inline bool attention_one_dim(const Node *node, int at)
 {
     AttentionDims a = attention_dims_of(node, at);
-    return !a.bidirectional && a.v_dim == a.dim && !node->in[more + 1];
+    return a.v_dim == a.dim;
 }
 
-/* Whether the node has one of the forms that the kernels on the matrix units also serve: bidirectional, with a bias, or both. Values have
- * the head dim of keys, and there is no cap. A bias is divided by the scale, which must not be near 0. */
-static inline bool attention_is_formed(const Node *node, int at, int more)
+/* Whether no query attends later keys, and there is no bias. more: the input that holds the sinks; the next input is the bias. */
+static inline bool attention_is_causal(const Node *node, int more)
 {
-    AttentionDims a = attention_dims_of(node, at);
-    return (a.bidirectional || node->in[more + 1]) && a.v_dim == a.dim && !(a.softcap > 0) && a.scale > 1e-6f;
+    return !((const AttentionAttrs *)node->attrs)->bidirectional && !node->in[more + 1];
+}
+
+/* Whether all kernels on the matrix units can serve the node. */
+static inline bool attention_is_plain(const Node *node, int at, int more)
+{
+    return attention_is_causal(node, more) && attention_one_dim(node, at);
+}
+
+/* Whether the kernels on the matrix units have code for the node's form: causal; or bidirectional, with a bias, or both, without a cap. A
+ * bias is divided by the scale, which must not be near 0. */
+static inline bool attention_has_form(const Node *node, int more)
+{
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    return attention_is_causal(node, more) || (!(attrs->softcap > 0) && attrs->scale > 1e-6f);
 }
 
 static inline bool attention_simt_serves(const Node *node, int at)

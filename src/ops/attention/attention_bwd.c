@@ -55,7 +55,8 @@ static Status attention_bwd_infer(Node *node)
 static OpCost attention_bwd_cost(const Node *node)
 {
     Attention a = attention_dims_of(node, IN_Q);
-    OpCost    cost = cost_streaming(node, 10 * attention_macs(&a));
+    double    flops = 4 * attention_macs(&a) * (double)(3 * a.dim + 2 * a.v_dim) / (double)(a.dim + a.v_dim); /* 10 times if D = E */
+    OpCost    cost = cost_streaming(node, flops);
     cost.matrix_unit = true;
     return cost;
 }
@@ -529,13 +530,15 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     const TensorType     *q = &node->in[IN_Q]->type;
     Attention             a = attention_dims_of(node, IN_Q);
     size_t                rows = (size_t)(a.batch * a.num_heads * a.len), sums = rows * sizeof(float);
-    bool                  dim = a.dim == 64 || a.dim == 128 || a.dim == 256, cudnn = !node->in[IN_DLSE] && !node->in[IN_SINKS];
     bool                  formed = a.bidirectional || node->in[IN_BIAS], turns = sm == TURNS_SM && q->dtype == DT_BF16;
+    bool                  dim = a.v_dim == a.dim && (a.dim == 64 || a.dim == 128 || a.dim == 256);
+    bool                  cudnn = !node->in[IN_DLSE] && !node->in[IN_SINKS] && !formed;
+    turns = turns && (formed ? attention_forms_in_turns(attrs, a.v_dim, node->in[IN_BIAS] != NULL)
+                             : attention_in_turns(attrs, a.v_dim, a.batch, a.len, cudnn));
     if (node->out[OUT_DBIAS]) /* the most that a kernel needs: the one on the vector units */
         return sums + (size_t)(a.batch * a.num_heads * div_up(a.len, ATTENTION_BIAS_QUERIES)) * (size_t)node->in[IN_BIAS]->type.dim[0] *
                           sizeof(float);
-    if (a.v_dim != a.dim || (formed && !(turns && attention_forms_in_turns(attrs, node->in[IN_BIAS] != NULL)))) return sums;
-    if (turns && (formed || attention_in_turns(attrs, a.batch, a.len, cudnn))) {
+    if (turns) {
         TurnsBytes n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
         return n.delta + n.taken + n.sum;
     }
@@ -617,7 +620,27 @@ const OpDef op_attention_bwd = {
              "  {num_heads=2, num_kv_heads=2, head_dim=80, window=77, softcap=0.8, dense=true}\n"
              "[2,128,4,128], [2,128,1024], _, _, [2,128,4,128], [2,4,128], i32[2,128]"
              "  {num_heads=4, num_kv_heads=2, head_dim=128, scale=-0.3, dense=true}\n"
+             "[2,1,2,128], [2,1,2,192], [2,1,2,192], [2,1,2,128], [2,1,2,128], [2,2,1], i32[2,1], _, [2]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[2,63,2,128], [2,63,2,192], [2,63,2,192], [2,63,2,128], [2,63,2,128], [2,2,63], i32[2,63]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[1,64,2,128], [1,64,2,192], [1,64,1,192], [1,64,1,128], [1,64,2,128], [1,2,64], i32[1,64]"
+             "  {num_heads=2, num_kv_heads=1, head_dim=192}\n"
+             "[2,65,2,128], [2,65,2,192], [2,65,2,192], [2,65,2,128], [2,65,2,128], [2,2,65], i32[2,65]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
              "[1,200,2,128], [1,200,2,192], [1,200,2,192], [1,200,2,128], [1,200,2,128], [1,2,200], i32[1,200]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
+             "[2,333,4,128], [2,333,4,192], [2,333,2,192], [2,333,2,128], [2,333,4,128], [2,4,333], i32[2,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=192, window=100}\n"
+             "[1,513,2,128], [1,513,2,192], [1,513,2,192], [1,513,2,128], [1,513,2,128], [1,2,513], i32[1,513]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192, dense=true}\n"
+             "[1,200,2,128], [1,200,2,192], [1,200,2,192], [1,200,2,128], [1,200,2,128], [1,2,200], i32[1,200]"
+             "  {num_heads=2, num_kv_heads=2, head_dim=192, softcap=0.8}\n"
+             "[1,333,4,128], [1,333,4,192], [1,333,4,192], [1,333,4,128], [1,333,4,128], [1,4,333], i32[1,333], [1,4,333], [4]"
+             "  {num_heads=4, num_kv_heads=4, head_dim=192}\n"
+             "[2,333,4,128], [2,333,4,192], [2,333,2,192], [2,333,2,128], [2,333,4,128], [2,4,333], i32[2,333]"
+             "  {num_heads=4, num_kv_heads=2, head_dim=192, window=200, bidirectional=true}\n"
+             "[1,200,2,128], [1,200,2,192], [1,200,2,192], [1,200,2,128], [1,200,2,128], [1,2,200], i32[1,200], _, _, [70,2]"
              "  {num_heads=2, num_kv_heads=2, head_dim=192}\n"
              "[2,333,8,64], [2,333,640], _, _, [2,333,8,64], [2,8,333], i32[2,333], _, [8]"
              "  {num_heads=8, num_kv_heads=1, head_dim=64, window=128}\n"

@@ -14,17 +14,15 @@ static bool few_distances(const Node *node)
 
 static bool mma_match(const Node *node, CudaDevice *device)
 {
-    bool formed = attention_is_formed(node, IN_Q, IN_SINKS) && few_distances(node);
-    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) &&
+    return attention_one_dim(node, IN_Q) && attention_has_form(node, IN_SINKS) && few_distances(node) &&
            attention_mma_serves((const AttentionAttrs *)node->attrs, cuda_shared_bytes(device), true);
 }
 
 static bool wgmma_match(const Node *node, CudaDevice *device)
 {
-    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
-    bool                  formed =
-        attention_is_formed(node, IN_Q, IN_SINKS) && attention_forms_in_turns(attrs, node->in[IN_BIAS] != NULL) && !node->out[OUT_DBIAS];
-    return (formed || attention_is_plain(node, IN_Q, IN_SINKS)) && attention_wgmma_serves(attrs) && cuda_sm(device) == 90 &&
+    int64_t v_dim = attention_dims_of(node, IN_Q).v_dim;
+    bool    form = attention_forms_in_turns((const AttentionAttrs *)node->attrs, v_dim, node->in[IN_BIAS] != NULL) && !node->out[OUT_DBIAS];
+    return (form || attention_is_causal(node, IN_SINKS)) && attention_wgmma_serves(node, IN_Q, IN_SINKS) && cuda_sm(device) == 90 &&
            attention_wgmma_there();
 }
 
@@ -94,7 +92,7 @@ static bool sdpa_match(const Node *node, CudaDevice *device)
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
     int64_t               batch = node->in[IN_Q]->type.dim[0], len = node->in[IN_Q]->type.dim[1];
     if (!attention_may_hold_scores(attrs, batch, len) || !all) return false;
-    if (wgmma_match(node, device) && attention_in_turns(attrs, batch, len, true)) return false;
+    if (wgmma_match(node, device) && attention_in_turns(attrs, attrs->head_dim, batch, len, true)) return false;
     CudaSdpa s = sdpa_of_node(node);
     return cuda_sdpa_supported(device, &s);
 }
@@ -127,14 +125,14 @@ static size_t wgmma_workspace(const Node *node, CudaDevice *)
 {
     AttentionDims a = attention_dims_of(node, IN_Q);
     TurnsBytes    n = attention_turns_bytes(a.batch, a.num_heads, a.len, a.dim);
-    return attention_in_turns((const AttentionAttrs *)node->attrs, a.batch, a.len, false) ? n.delta + n.taken + n.sum
-                                                                                          : attention_delta_bytes(&a);
+    return attention_in_turns((const AttentionAttrs *)node->attrs, a.v_dim, a.batch, a.len, false) ? n.delta + n.taken + n.sum
+                                                                                                   : attention_delta_bytes(&a);
 }
 
 static Status wgmma_run(const KernelArgs *args)
 {
     AttentionDims a = bound(args);
-    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.batch, a.len, false)) {
+    if (attention_in_turns((const AttentionAttrs *)args->attrs, a.v_dim, a.batch, a.len, false)) {
         TRY(attention_turns_backward(&a, args->workspace, cuda_stream(args)));
         return dsinks(args, &a);
     }

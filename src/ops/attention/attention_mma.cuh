@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/attention/attention.cuh"
+#include "ops/attention/attention_turns.h"
 
 /* Whether attention_mma_* (heads of 256: attention_wide_*) serve. shared: bytes of shared memory that a thread block may have; tiles of 64
  * padded rows must fit. scale must not be negative: the kernels take the largest product for the largest score. */
@@ -42,15 +43,19 @@ Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream);
 Status attention_pages_decode_f16(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early,
                                   void *workspace, cudaStream_t stream);
 
-/* Attention without a cache by warpgroup products (attention_wgmma.cu), for compute capability 9.0. */
-static inline bool attention_wgmma_serves(const AttentionAttrs *attrs)
+/* Attention without a cache by warpgroup products (attention_wgmma.cu), for compute capability 9.0. The node's inputs: `at` holds q, `more`
+ * the sinks. Heads of 256 are causal; heads of 192 have no bias. */
+static inline bool attention_wgmma_serves(const Node *node, int at, int more)
 {
-    int64_t dim = attrs->head_dim;
-    return attrs->scale >= 0 && (dim == 128 || dim == 256 || (dim == 64 && !(attrs->softcap > 0)));
+    const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
+    int64_t               dim = attrs->head_dim, v_dim = attention_dims_of(node, at).v_dim;
+    bool                  causal = attention_is_causal(node, more), forms = dim <= 128 || (dim == 192 && !node->in[more + 1]);
+    bool                  dims = attention_turns_dims(attrs, v_dim) || (dim == 256 && v_dim == 256);
+    return dims && attrs->scale >= 0 && (causal || (forms && attention_has_form(node, more)));
 }
 bool   attention_wgmma_there(void); /* whether this build contains code for these kernels */
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream); /* heads of 256; reads a->delta */
 
-/* Backward for heads of 64 and 128; also computes delta, at the workspace's beginning. */
+/* Backward for all others; also computes delta, at the workspace's beginning. */
 Status attention_turns_backward(const AttentionDims *a, void *workspace, cudaStream_t stream);

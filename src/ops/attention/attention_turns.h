@@ -25,18 +25,28 @@ static inline bool attention_may_hold_scores(const AttentionAttrs *attrs, int64_
     return attention_by_rows(attrs, len) && len % 128 == 0 && attention_scores_bytes(attrs, batch, len) <= (int64_t)4 << 30;
 }
 
-/* Whether the one-pass kernel serves bf16 rows of `len` tokens. cudnn: cuDNN could serve the node otherwise. */
-static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t batch, int64_t len, bool cudnn)
+/* Whether the one-pass kernel has tiles for these heads. v_dim: the head dim of values. */
+static inline bool attention_turns_dims(const AttentionAttrs *attrs, int64_t v_dim)
 {
-    bool dim = attrs->head_dim == 128 || (attrs->head_dim == 64 && !(attrs->softcap > 0));
-    return dim && attrs->scale >= 0 && (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
+    int64_t dim = attrs->head_dim;
+    bool    cap = attrs->softcap > 0;
+    if (v_dim != dim) return dim == 192 && v_dim == 128 && !cap;
+    return dim == 128 || (dim == 64 && !cap);
+}
+
+/* Whether the one-pass kernel serves bf16 rows of `len` tokens. cudnn: cuDNN could serve the node otherwise. */
+static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t v_dim, int64_t batch, int64_t len, bool cudnn)
+{
+    cudnn = cudnn && v_dim == attrs->head_dim;
+    return attention_turns_dims(attrs, v_dim) && attrs->scale >= 0 &&
+           (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
 }
 
 /* Whether the one-pass kernel serves bidirectional attention (biased: or attention with a bias, which needs more shared memory) of bf16
  * rows without a gradient of the bias. */
-static inline bool attention_forms_in_turns(const AttentionAttrs *attrs, bool biased)
+static inline bool attention_forms_in_turns(const AttentionAttrs *attrs, int64_t v_dim, bool biased)
 {
-    return !(attrs->softcap > 0) && (attrs->head_dim == 64 || (attrs->head_dim == 128 && !biased));
+    return attention_turns_dims(attrs, v_dim) && !(attrs->softcap > 0) && (attrs->head_dim == 64 || !biased);
 }
 
 /* Sizes of the workspace's parts, in this order: delta (B,H,T) f32; taken: the number of blocks that began, then the finished turns of each

@@ -8,27 +8,28 @@
 
 enum { PAIR_THREADS = 2 * MMA_THREADS, PAIR_ROWS = 2 * TILE_ROWS };
 
-/* ---- forward, heads of 64 and 128 ---- */
+/* ---- forward, heads of at most 192 (keys) and 128 (values) ---- */
 
 enum {
-    STREAM_STAGES = 3,
     STREAM_KEYS = 2 * TILE_ROWS,
     STREAM_PIECE = 2 * PIECE_BYTES,
     STREAM_THREADS = PAIR_THREADS + MMA_THREADS,
     COPYING = MMA_THREADS / 2
 };
 
-/* Tiles of 128 rows, stored in pieces of 64 columns and 16 KiB. */
-template <int D> struct StreamShared {
-    enum { BYTES = 2 * SwizzledTile<D>::BYTES };
-    char     keys[STREAM_STAGES][BYTES], values[STREAM_STAGES][BYTES];
-    uint64_t full[2][STREAM_STAGES], free[2][STREAM_STAGES]; /* barriers: [0] of keys, [1] of values */
+/* Tiles of 128 rows, stored in pieces of 64 columns and 16 KiB. Keys have D columns, values E. Queries of more than 128 columns are here,
+ * one tile of 64 a warpgroup; others are in registers. */
+template <int D, int E> struct StreamShared {
+    enum { STAGES = D + E <= 256 ? 3 : 2, Q_TILES = D > 128 ? 2 : 0 }; /* as many stages as fit */
+    char     keys[STAGES][2 * SwizzledTile<D>::BYTES], values[STAGES][2 * SwizzledTile<E>::BYTES], q[Q_TILES][SwizzledTile<D>::BYTES];
+    uint64_t full[2][STAGES], free[2][STAGES]; /* barriers: [0] of keys, [1] of values */
 };
+static_assert(sizeof(StreamShared<192, 128>) <= 227 * 1024, "a block's shared memory on 9.0");
 
 /* The biases of 128 queries and the keys of each stage, by distance, after StreamShared. */
-struct StreamBiases {
+template <int STAGES> struct StreamBiases {
     enum { DISTANCES = PAIR_ROWS + STREAM_KEYS };
-    float at[STREAM_STAGES][DISTANCES];
+    float at[STAGES][DISTANCES];
 
     /* Loads a stage by COPYING threads. distance: from the stage's first key to the block's first query. */
     __device__ __forceinline__ void load(const AttentionDims &a, int head, int distance, int stage)
@@ -73,12 +74,12 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
 /* In a block two warps load keys, two load values, and two warpgroups multiply, 64 queries each. */
 
 /* beside(key, stage): what else a stage is to hold. */
-template <int D, typename B>
-static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (*tiles)[StreamShared<D>::BYTES], uint64_t *full,
-                                                    uint64_t *free, int begin, int end, B beside)
+template <int D, int STAGES, typename B>
+static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (&tiles)[STAGES][2 * SwizzledTile<D>::BYTES],
+                                                    uint64_t (&full)[STAGES], uint64_t (&free)[STAGES], int begin, int end, B beside)
 {
     const TileCopy<D, COPYING, STREAM_PIECE> copy(h, b, g, threadIdx.x % COPYING);
-    Ring<STREAM_STAGES>                      at;
+    Ring<STAGES>                             at;
     for (int key = begin; key < end; key += STREAM_KEYS, at.next()) {
         phase_wait(&free[at.stage], at.round ^ 1);
         for (int i = 0; i < 2; i++) copy.begin(tiles[at.stage] + i * PIECE_BYTES, key + i * TILE_ROWS, end);
@@ -90,18 +91,50 @@ static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g
     }
 }
 
+/* 64 queries: left operands of the scores, in registers or, with more than 128 columns, in shared memory. */
+template <int D, bool SHARED = (D > 128)> struct Queries {
+    uint32_t q[D / 16][4];
+
+    __device__ __forceinline__ Queries(const AttentionDims &a, int b, int row, int head, char *)
+    {
+        load_rows<D>(q, a.q, b, row + (int)(threadIdx.x >> 5) % MMA_WARPS * 16, a.len, head);
+    }
+    template <int ADD> __device__ __forceinline__ void multiply(float (&s)[16][4], int k, uint64_t keys) const
+    {
+        wgmma_turned<ADD>(s, q[k], keys);
+    }
+};
+
+template <int D> struct Queries<D, true> {
+    const char *q;
+
+    /* tile: the warpgroup's. */
+    __device__ __forceinline__ Queries(const AttentionDims &a, int b, int row, int head, char *tile) : q(tile)
+    {
+        TileCopy<D>(a.q, b, head, threadIdx.x % MMA_THREADS).begin(tile, row, a.len);
+        copy_commit();
+        copy_wait<0>();
+        publish_tiles();
+        asm volatile("bar.sync %0, %1;" ::"r"((int)threadIdx.x / MMA_THREADS), "n"((int)MMA_THREADS) : "memory");
+    }
+    template <int ADD> __device__ __forceinline__ void multiply(float (&s)[16][4], int k, uint64_t keys) const
+    {
+        wgmma_tiles<ADD>(s, columns_of(q, k), keys);
+    }
+};
+
 /* Starts the scores of 64 queries and 128 keys. */
-template <int D> static __device__ __forceinline__ void begin_scores(float (&s)[16][4], const uint32_t (&q)[D / 16][4], const char *keys)
+template <int D> static __device__ __forceinline__ void begin_scores(float (&s)[16][4], const Queries<D> &q, const char *keys)
 {
     hold(s);
     wgmma_begin();
-    wgmma_turned<0>(s, q[0], tile_descriptor(keys, 16));
+    q.template multiply<0>(s, 0, tile_descriptor(keys, 16));
 #pragma unroll
-    for (int k = 1; k < D / 16; k++) wgmma_turned<1>(s, q[k], tile_descriptor(keys + k / 4 * STREAM_PIECE + k % 4 * 32, 16));
+    for (int k = 1; k < D / 16; k++) q.template multiply<1>(s, k, tile_descriptor(keys + k / 4 * STREAM_PIECE + k % 4 * 32, 16));
     wgmma_commit();
 }
 
-template <int D> static __device__ __forceinline__ void begin_values(float (&o)[D / 8][4], const uint32_t (&p)[8][4], const char *values)
+template <int E> static __device__ __forceinline__ void begin_values(float (&o)[E / 8][4], const uint32_t (&p)[8][4], const char *values)
 {
     hold(o);
     wgmma_begin();
@@ -133,13 +166,16 @@ template <int FORM> struct Reach {
 };
 
 /* Computes 128 queries of a head. A tile's scores become exponentials while the previous tile's values are multiplied. */
-template <int D, bool CAP, int FORM> static __device__ __forceinline__ void forward_block(const AttentionDims &a, StreamShared<D> *shared)
+template <int D, int E, bool CAP, int FORM>
+static __device__ __forceinline__ void forward_block(const AttentionDims &a, StreamShared<D, E> *shared)
 {
-    int           b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS;
-    int           begin = attention_first_key(a, b, block_row, block_row) / TILE_ROWS * TILE_ROWS;
-    int           end = keys_end<FORM, PAIR_ROWS>(a, b, block_row), group = own_group();
-    StreamBiases *biases = (StreamBiases *)(shared + 1);
-    if (threadIdx.x < 2 * STREAM_STAGES) {
+    enum { STAGES = StreamShared<D, E>::STAGES };
+    int b = blockIdx.z, head = blockIdx.y, g = head / a.group, block_row = (int)(gridDim.x - 1 - blockIdx.x) * PAIR_ROWS;
+    int begin = attention_first_key(a, b, block_row, block_row) / TILE_ROWS * TILE_ROWS;
+    int end = keys_end<FORM, PAIR_ROWS>(a, b, block_row), group = own_group();
+
+    StreamBiases<STAGES> *biases = (StreamBiases<STAGES> *)(shared + 1);
+    if (threadIdx.x < 2 * STAGES) {
         phases_init(&shared->full[0][threadIdx.x], COPYING);
         phases_init(&shared->free[0][threadIdx.x], 2 * MMA_WARPS);
     }
@@ -151,20 +187,21 @@ template <int D, bool CAP, int FORM> static __device__ __forceinline__ void forw
                 if (FORM == FORM_BIASED) biases->load(a, head, block_row - key, stage);
             });
         else
-            stream_tiles<D>(a.v, b, g, shared->values, shared->full[1], shared->free[1], begin, end, [](int, int) {});
+            stream_tiles<E>(a.v, b, g, shared->values, shared->full[1], shared->free[1], begin, end, [](int, int) {});
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) % MMA_WARPS, row = block_row + (group - 1) * TILE_ROWS,
         first_row = row + warp * 16;
-    bool     leads = lane == 0;
-    uint32_t q[D / 16][4], p[8][4];
-    load_rows<D>(q, a.q, b, first_row, a.len, head);
-    float o[D / 8][4] = {}, s[16][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, shrink[2];
+    bool leads = lane == 0;
 
-    const ScoreOf<CAP>  score(a);
-    const Reach<FORM>   reach(a, b, row);
-    Ring<STREAM_STAGES> of_keys, of_values;
+    const Queries<D> q(a, b, row, head, shared->q[group - 1]);
+    uint32_t         p[8][4];
+    float            o[E / 8][4] = {}, s[16][4], most[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0}, shrink[2];
+
+    const ScoreOf<CAP> score(a);
+    const Reach<FORM>  reach(a, b, row);
+    Ring<STAGES>       of_keys, of_values;
     phase_wait(&shared->full[0][0], 0);
     begin_scores<D>(s, q, shared->keys[0]);
     wgmma_wait<0>();
@@ -178,7 +215,7 @@ template <int D, bool CAP, int FORM> static __device__ __forceinline__ void forw
         phase_wait(&shared->full[0][of_keys.stage], of_keys.round);
         begin_scores<D>(s, q, shared->keys[of_keys.stage]);
         phase_wait(&shared->full[1][of_values.stage], of_values.round);
-        begin_values<D>(o, p, shared->values[of_values.stage]);
+        begin_values<E>(o, p, shared->values[of_values.stage]);
         wgmma_wait<1>();
         hold(s);
         if (FORM == FORM_BIASED) biases->add(s, of_keys.stage, first_row - block_row);
@@ -192,10 +229,10 @@ template <int D, bool CAP, int FORM> static __device__ __forceinline__ void forw
         if (leads) phase_arrive(&shared->free[1][of_values.stage]);
         of_values.next();
         as_left(p, s);
-        if (__any_sync(0xFFFFFFFFu, shrink[0] != 1 || shrink[1] != 1)) scale_rows<D>(o, shrink);
+        if (__any_sync(0xFFFFFFFFu, shrink[0] != 1 || shrink[1] != 1)) scale_rows<E>(o, shrink);
     }
     phase_wait(&shared->full[1][of_values.stage], of_values.round);
-    begin_values<D>(o, p, shared->values[of_values.stage]);
+    begin_values<E>(o, p, shared->values[of_values.stage]);
     wgmma_wait<0>();
     hold(o);
     float whole[2];
@@ -203,7 +240,7 @@ template <int D, bool CAP, int FORM> static __device__ __forceinline__ void forw
         total[half] = quad_sum(total[half]);
         whole[half] = finish_row(a, head, score.factor, most[half], total[half]);
     }
-    if (a.o.data) store_rows<D>(a.o, b, first_row, a.len, head, o, whole[0], whole[1]);
+    if (a.o.data) store_rows<E>(a.o, b, first_row, a.len, head, o, whole[0], whole[1]);
     for (int half = 0; half < 2 && a.lse; half++) {
         int t = first_row + (lane >> 2) + half * 8;
         if ((lane & 3) == 0 && t < a.len)
@@ -406,11 +443,11 @@ template <bool CAP> static __device__ __forceinline__ void split_dkv_block(const
 
 #endif
 
-template <int D, bool CAP, int FORM> static __global__ void __launch_bounds__(STREAM_THREADS, 1) wgmma_forward(AttentionDims a)
+template <int D, int E, bool CAP, int FORM> static __global__ void __launch_bounds__(STREAM_THREADS, 1) wgmma_forward(AttentionDims a)
 {
 #if HAS_WGMMA
     extern __shared__ __align__(1024) char stream[];
-    forward_block<D, CAP, FORM>(a, (StreamShared<D> *)stream);
+    forward_block<D, E, CAP, FORM>(a, (StreamShared<D, E> *)stream);
 #endif
 }
 
@@ -447,17 +484,17 @@ template <typename K> static Status allow_shared(K kernel, size_t bytes)
     return OK;
 }
 
-template <int D, bool CAP, int FORM = FORM_CAUSAL> static Status forward(const AttentionDims *a, cudaStream_t stream)
+template <int D, int E, bool CAP, int FORM = FORM_CAUSAL> static Status forward(const AttentionDims *a, cudaStream_t stream)
 {
     dim3 grid((unsigned)cuda_div_up(a->len, PAIR_ROWS), a->num_heads, a->batch);
-    if constexpr (D > 128) {
+    if constexpr (D == 256) {
         size_t bytes = 6 * SwizzledTile<D>::BYTES + 1024;
         TRY(allow_shared(wgmma_wide_forward<CAP>, bytes));
         wgmma_wide_forward<CAP><<<grid, PAIR_THREADS, bytes, stream>>>(*a);
     } else {
-        size_t bytes = sizeof(StreamShared<D>) + (FORM == FORM_BIASED ? sizeof(StreamBiases) : 0);
-        TRY(allow_shared((wgmma_forward<D, CAP, FORM>), bytes));
-        wgmma_forward<D, CAP, FORM><<<grid, STREAM_THREADS, bytes, stream>>>(*a);
+        size_t bytes = sizeof(StreamShared<D, E>) + (FORM == FORM_BIASED ? sizeof(StreamBiases<StreamShared<D, E>::STAGES>) : 0);
+        TRY(allow_shared((wgmma_forward<D, E, CAP, FORM>), bytes));
+        wgmma_forward<D, E, CAP, FORM><<<grid, STREAM_THREADS, bytes, stream>>>(*a);
     }
     return CUDA_LAUNCHED();
 }
@@ -480,23 +517,22 @@ template <bool CAP> static Status backward(const AttentionDims *a, cudaStream_t 
 bool attention_wgmma_there(void)
 {
     cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, wgmma_forward<128, false, FORM_CAUSAL>) == cudaSuccess && attributes.ptxVersion == 90;
+    return cudaFuncGetAttributes(&attributes, (wgmma_forward<128, 128, false, FORM_CAUSAL>)) == cudaSuccess && attributes.ptxVersion == 90;
 }
-
-/* The head dims that attention_wgmma_serves accepts. */
-#define WITH_DIM(call) \
-    if (a->dim == 64) return call<64, false>(a, stream); \
-    if (a->dim == 128) return a->softcap > 0 ? call<128, true>(a, stream) : call<128, false>(a, stream); \
-    return a->softcap > 0 ? call<256, true>(a, stream) : call<256, false>(a, stream);
 
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream)
 {
+    bool cap = a->softcap > 0;
     if (!a->batch || !a->len) return OK;
+    if (attention_form(a) == FORM_OPEN && a->dim == 192) return forward<192, 128, false, FORM_OPEN>(a, stream);
     if (attention_form(a) == FORM_OPEN)
-        return a->dim == 64 ? forward<64, false, FORM_OPEN>(a, stream) : forward<128, false, FORM_OPEN>(a, stream);
+        return a->dim == 64 ? forward<64, 64, false, FORM_OPEN>(a, stream) : forward<128, 128, false, FORM_OPEN>(a, stream);
     if (attention_form(a) == FORM_BIASED)
-        return a->dim == 64 ? forward<64, false, FORM_BIASED>(a, stream) : forward<128, false, FORM_BIASED>(a, stream);
-    WITH_DIM(forward)
+        return a->dim == 64 ? forward<64, 64, false, FORM_BIASED>(a, stream) : forward<128, 128, false, FORM_BIASED>(a, stream);
+    if (a->dim == 64) return forward<64, 64, false>(a, stream);
+    if (a->dim == 192) return forward<192, 128, false>(a, stream);
+    if (a->dim == 128) return cap ? forward<128, 128, true>(a, stream) : forward<128, 128, false>(a, stream);
+    return cap ? forward<256, 256, true>(a, stream) : forward<256, 256, false>(a, stream);
 }
 
 Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream)
