@@ -3,6 +3,7 @@
 
 #include "base/array.h"
 #include "base/json.h"
+#include "base/str.h"
 
 #include <string.h>
 #include <yaml.h>
@@ -152,23 +153,71 @@ static Status open_collection(Builder *builder, YamlType type, const yaml_char_t
     return OK;
 }
 
-static void close_collection(Builder *builder)
+static bool is_merge_key(const YamlNode *key)
+{
+    return key->type == YAML_SCALAR && key->is_plain && strcmp(key->text.data, "<<") == 0;
+}
+
+static void add_pair(YamlNode *mapping, YamlNode *key, YamlNode *item)
+{
+    mapping->keys[mapping->count] = key;
+    mapping->items[mapping->count++] = item;
+}
+
+static bool has_key(const YamlNode *mapping, const YamlNode *key)
+{
+    for (size_t i = 0; i < mapping->count && key->type == YAML_SCALAR; i++)
+        if (mapping->keys[i]->type == YAML_SCALAR && str_same(mapping->keys[i]->text, key->text)) return true;
+    return false;
+}
+
+/* Adds the pairs of `from` whose keys the mapping doesn't have. */
+static Status merge(Builder *builder, YamlNode *mapping, const YamlNode *from)
+{
+    size_t room = mapping->count + from->count;
+    if (from->type != YAML_MAPPING)
+        FAIL_HERE(builder, "<< is %s; expected a mapping, as *name, or a list of mappings", yaml_type_name(from));
+    if (room > YAML_MAX_MERGED) FAIL_HERE(builder, "<< makes a mapping of more than %d keys", YAML_MAX_MERGED);
+    YamlNode **keys = arena_array(builder->arena, YamlNode *, room), **items = arena_array(builder->arena, YamlNode *, room);
+    if (mapping->count) memcpy(keys, mapping->keys, mapping->count * sizeof *keys);
+    if (mapping->count) memcpy(items, mapping->items, mapping->count * sizeof *items);
+    mapping->keys = keys;
+    mapping->items = items;
+    for (size_t i = 0; i < from->count; i++)
+        if (!has_key(mapping, from->keys[i])) add_pair(mapping, from->keys[i], from->items[i]);
+    builder->num_nodes += room;
+    if (builder->num_nodes > YAML_MAX_NODES) FAIL_HERE(builder, "more than %d values", YAML_MAX_NODES);
+    return OK;
+}
+
+/* Merge keys (<<) give keys that the mapping itself doesn't have; of several mappings the first that has a key. */
+static Status close_mapping(Builder *builder, YamlNode *node, YamlNode *const *children, size_t num_pairs)
+{
+    node->keys = arena_array(builder->arena, YamlNode *, num_pairs);
+    node->items = arena_array(builder->arena, YamlNode *, num_pairs);
+    for (size_t i = 0; i < num_pairs; i++)
+        if (!is_merge_key(children[2 * i])) add_pair(node, children[2 * i], children[2 * i + 1]);
+    for (size_t i = 0; i < num_pairs; i++) {
+        YamlNode *from = children[2 * i + 1];
+        if (!is_merge_key(children[2 * i])) continue;
+        builder->line = children[2 * i]->line; /* of errors */
+        builder->column = children[2 * i]->column;
+        if (from->type != YAML_SEQUENCE) TRY(merge(builder, node, from));
+        for (size_t k = 0; from->type == YAML_SEQUENCE && k < from->count; k++) TRY(merge(builder, node, from->items[k]));
+    }
+    return OK;
+}
+
+static Status close_collection(Builder *builder)
 {
     Frame    *frame = &builder->frames[--builder->depth];
     YamlNode *node = frame->node;
+    if (node->type == YAML_MAPPING) TRY(close_mapping(builder, node, frame->children, frame->count / 2));
     node->source = builder->name;
-    if (node->type == YAML_SEQUENCE) {
-        node->count = frame->count;
-        node->items = frame->children;
-        return;
-    }
-    node->count = frame->count / 2;
-    node->keys = arena_array(builder->arena, YamlNode *, node->count);
-    node->items = arena_array(builder->arena, YamlNode *, node->count);
-    for (size_t i = 0; i < node->count; i++) {
-        node->keys[i] = frame->children[2 * i];
-        node->items[i] = frame->children[2 * i + 1];
-    }
+    if (node->type == YAML_MAPPING) return OK;
+    node->count = frame->count;
+    node->items = frame->children;
+    return OK;
 }
 
 static const yaml_char_t *tag_of(const yaml_event_t *event)
@@ -204,8 +253,7 @@ static Status on_event(Builder *builder, const yaml_event_t *event)
         return open_collection(builder, YAML_MAPPING, event->data.mapping_start.anchor);
     case YAML_SEQUENCE_END_EVENT:
     case YAML_MAPPING_END_EVENT:
-        close_collection(builder);
-        return OK;
+        return close_collection(builder);
     default:
         return OK;
     }

@@ -1,6 +1,6 @@
 /* YAML for run files: reads one document into a tree with positions. All that costs time or memory is bounded. An alias is a second pointer
- * to the anchored node, never a copy, so that nested aliases can't grow. Tags are errors. Scalars keep their text: the code that reads a
- * key decides what "2e-4" or "yes" means. */
+ * to the anchored node, never a copy, so that nested aliases can't grow. Merge keys (<<) are applied. Tags are errors. Scalars keep their
+ * text: the code that reads a key decides what "2e-4" or "yes" means. */
 #pragma once
 
 #include "base/arena.h"
@@ -11,6 +11,7 @@ enum {
     YAML_MAX_DEPTH = 32,
     YAML_MAX_NODES = 100000,
     YAML_MAX_ANCHORS = 256,
+    YAML_MAX_MERGED = 1000,  /* keys of a mapping with a merge key */
     YAML_MAX_BLANKS = 10000, /* consecutive blanks and newlines */
 };
 

@@ -92,6 +92,34 @@ static void empty_documents_are_empty_mappings(void)
     }
 }
 
+/* The text of a scalar of a mapping; NULL: it has no such key. */
+static const char *text_at(const YamlNode *mapping, const char *key)
+{
+    for (size_t i = 0; i < mapping->count; i++)
+        if (strcmp(mapping->keys[i]->text.data, key) == 0) return mapping->items[i]->text.data;
+    return NULL;
+}
+
+static void merge_keys_give_keys_that_are_missing(void)
+{
+    YamlNode *root;
+    EXPECT_OK(
+        parse("- &one {path: a, type: text, weight: 2}\n- <<: *one\n  path: b\n- {path: c, <<: [{type: chat}, *one]}\n- '<<': x\n", &root));
+    const YamlNode *second = root->items[1], *third = root->items[2];
+    EXPECT_INT(second->count, 3);
+    EXPECT_STR(text_at(second, "path"), "b");
+    EXPECT_STR(text_at(second, "type"), "text");
+    EXPECT_INT(third->count, 3);
+    EXPECT_STR(text_at(third, "path"), "c");
+    EXPECT_STR(text_at(third, "type"), "chat"); /* the first of several counts */
+    EXPECT_STR(text_at(third, "weight"), "2");
+    EXPECT_INT(third->items[2]->line, 1); /* where it was written */
+    EXPECT_STR(text_at(root->items[3], "<<"), "x");
+    EXPECT_OK(parse("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n", &root));
+    EXPECT_STR(text_at(root->items[2], "x"), "1");
+    EXPECT_STR(text_at(root->items[2], "y"), "2");
+}
+
 static void aliases_share_the_node(void)
 {
     YamlNode *root;
@@ -166,6 +194,8 @@ static void mistakes_are_said_where_they_are(void)
         {"a: \"\\ud83d\"\n", "1:7: no character has this code"},
         {"a: | x\n  y\n", "1:6: the text of | and > starts on the next line"},
         {"path: *.jsonl\n", "1:7: * and & start a name of letters"},
+        {"a: &a x\nb:\n  <<: *a\n", "3:3: << is a value; expected a mapping, as *name, or a list of mappings"},
+        {"b: {<<: [{x: 1}, [2]]}\n", "1:5: << is a list; expected a mapping, as *name, or a list of mappings"},
         {"path: *jsonl\n", "1:7: no anchor &jsonl before this alias; quote a text that starts with *"},
         {"\xEF\xBB\xBF"
          "a: @x\n",
@@ -233,5 +263,5 @@ static void depth_and_size_are_bounded(void)
 }
 
 TEST_MAIN(TEST(trees_have_positions), TEST(texts_are_what_users_mean), TEST(empty_documents_are_empty_mappings),
-          TEST(aliases_share_the_node), TEST(what_is_no_yaml_is_an_error_with_its_place), TEST(mistakes_are_said_where_they_are),
-          TEST(written_strings_read_back), TEST(depth_and_size_are_bounded))
+          TEST(aliases_share_the_node), TEST(merge_keys_give_keys_that_are_missing), TEST(what_is_no_yaml_is_an_error_with_its_place),
+          TEST(mistakes_are_said_where_they_are), TEST(written_strings_read_back), TEST(depth_and_size_are_bounded))
