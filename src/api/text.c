@@ -2,8 +2,8 @@
 #include "api/api.h"
 
 #include "data/mask.h"
+#include "infer/chat.h"
 #include "model/hf_model.h"
-#include "text/template/template.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -158,7 +158,7 @@ static Status render(sg_chat_template *tmpl, Arena *arena, const char *json, boo
     FAIL_IF(!input.messages || input.messages->type != JSON_ARRAY, ERR_INVALID, "conversation: expected a list of messages");
     FAIL_IF(input.tools && input.tools->type != JSON_ARRAY, ERR_INVALID, "conversation: expected a list of tools");
     FAIL_IF(input.documents && input.documents->type != JSON_ARRAY, ERR_INVALID, "conversation: expected a list of documents");
-    Status status = template_render(tmpl->tmpl, &input, &out);
+    Status status = chat_render(tmpl->tmpl, &input, &out);
     if (status == OK) strbuf_append(text, out.text.data, out.text.len);
     template_output_deinit(&out);
     return status;

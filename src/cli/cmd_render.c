@@ -2,8 +2,8 @@
 #include "cli/cli.h"
 
 #include "files/file.h"
+#include "infer/chat.h"
 #include "model/hf_model.h"
-#include "text/template/template.h"
 
 #include <string.h>
 
@@ -42,7 +42,7 @@ static Status render(CliArgs *args, const char *dir, const RenderArgs *r)
     TRY(cli_variables(&args->arena, &r->variables, &input.variables));
     TRY(template_load(dir, r->template_name, input.tools != NULL, &tmpl));
     FAIL_IF(!tmpl, ERR_NOT_FOUND, "%s has no chat template: expected chat_template.jinja, or chat_template in tokenizer_config.json", dir);
-    Status status = template_render(tmpl, &input, &out);
+    Status status = chat_render(tmpl, &input, &out);
     if (status == OK) status = cli_print(&out.text);
     template_output_deinit(&out);
     template_destroy(tmpl);

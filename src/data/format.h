@@ -91,6 +91,7 @@ struct TemplateTraits {
     const TemplateTraits *with_tools;       /* traits of the template for conversations with tools; NULL: the same template */
     bool                  takes_parts;      /* content may be a list of {"type": "text", "text": ...} */
     bool                  prints_developer; /* the template prints messages of the role "developer" */
+    bool                  text_arguments;   /* arguments of tool calls must be JSON text: the template refuses objects */
     bool                  takes_thoughts;   /* a content's parts may be {"type": "thinking", "thinking": ...} */
     /* True: the template accepts these parts of a message but prints nothing of them. False if unknown. */
     bool        hides_tools, hides_names, hides_tool_names, hides_call_ids;

@@ -32,15 +32,32 @@ static void parse_object(Arena *arena, JsonValue *object, const char *key)
 
 /* ---- calls ---- */
 
-static Status set_arguments(Arena *arena, const RowFormat *format, JsonValue *function, uint32_t number, uint32_t call)
+static JsonValue as_text(Arena *arena, const JsonValue *value)
 {
-    const JsonValue *arguments = json_get(function, "arguments");
-    JsonValue        none = {.type = JSON_OBJECT};
-    if (!arguments && format->nulls_are_left_out) replace(arena, function, "arguments", &none);
-    if (!arguments || arguments->type != JSON_STRING) return OK;
-    const JsonValue *value = arguments->string.len ? format_parsed(arena, arguments) : &none;
-    FAIL_IF(value == arguments, ERR_INVALID, "message %u: the arguments of tool call %u aren't JSON: %.60s", number, call,
-            arguments->string.data);
+    StrBuf text = {0};
+    json_write(&text, value, -1);
+    JsonValue out = {.type = JSON_STRING, .string = {arena_strndup(arena, strbuf_cstr(&text), text.len), text.len}};
+    strbuf_deinit(&text);
+    return out;
+}
+
+static Status set_arguments(Arena *arena, const RowFormat *format, const TemplateTraits *tmpl, JsonValue *function, uint32_t number,
+                            uint32_t call)
+{
+    const JsonValue *arguments = json_get(function, "arguments"), *value = arguments;
+    JsonValue        none = {.type = JSON_OBJECT}, text;
+    if (!arguments && format->nulls_are_left_out) value = &none;
+    if (arguments && arguments->type == JSON_STRING) {
+        value = arguments->string.len ? format_parsed(arena, arguments) : &none;
+        FAIL_IF(value == arguments, ERR_INVALID, "message %u: the arguments of tool call %u aren't JSON: %.60s", number, call,
+                arguments->string.data);
+    }
+    if (!value) return OK;
+    if (tmpl->text_arguments) {
+        bool is_text = arguments && arguments->type == JSON_STRING && arguments->string.len;
+        text = is_text ? *arguments : as_text(arena, value);
+        value = &text;
+    }
     replace(arena, function, "arguments", value);
     return OK;
 }
@@ -56,7 +73,7 @@ static Status one_call(Arena *arena, const RowFormat *format, const TemplateTrai
     JsonValue        function = inner ? *format_parsed(arena, inner) : *from;
     FAIL_IF(function.type != JSON_OBJECT, ERR_INVALID, "message %u: tool call %u has no function", number, call);
     if (inner) note_unused(format->unused, "messages[].tool_calls[]", from, known, tmpl->hides_call_ids ? 2 : 3);
-    TRY(set_arguments(arena, format, &function, number, call));
+    TRY(set_arguments(arena, format, tmpl, &function, number, call));
     *out = (JsonValue){.type = JSON_OBJECT};
     if (id) message_set(arena, out, "id", id);
     message_set(arena, out, "type", &function_kind);

@@ -36,12 +36,19 @@ static bool hides(MaskRules *rules, const char *conversation, const char *tools)
 }
 
 #define ASKED(more) "[{\"role\": \"user\", \"content\": \"Alpha\"" more "}"
-#define CALLED(name, id) \
+#define CALLED_WITH(arguments, name, id) \
     ASKED("") \
     ", {\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"" id \
     "\", \"type\": \"function\", \"function\": {\"name\": " \
-    "\"omega\", \"arguments\": {}}}]}, {\"role\": \"tool\", \"content\": \"Omega\", \"name\": \"" name "\", \"tool_call_id\": \"" id \
-    "\"}]"
+    "\"omega\", \"arguments\": " arguments "}}]}, {\"role\": \"tool\", \"content\": \"Omega\", \"name\": \"" name \
+    "\", \"tool_call_id\": \"" id "\"}]"
+#define CALLED(name, id) CALLED_WITH("{}", name, id)
+
+static bool refuses_objects(MaskRules *rules)
+{
+    static const char objects[] = CALLED_WITH("{}", "omega", "call12345"), texts[] = CALLED_WITH("\"{}\"", "omega", "call12345");
+    return !turns_probe_text(rules, objects, NULL, false).data && turns_probe_text(rules, texts, NULL, false).data;
+}
 
 static void find_hidden(MaskRules *rules)
 {
@@ -57,6 +64,7 @@ void content_probe(MaskRules *rules)
 {
     rules->traits.takes_parts = prints(rules, parts_probe);
     rules->traits.takes_thoughts = prints(rules, thoughts_probe);
+    rules->traits.text_arguments = refuses_objects(rules);
     find_hidden(rules);
     rules->traits.prints_developer = prints(rules, developer_probe);
     for (size_t i = 0; i < NUM_REASONING_KEYS && !rules->traits.reasoning_key; i++) {

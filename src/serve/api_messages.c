@@ -3,17 +3,6 @@
 
 #include <string.h>
 
-/* A copy of the object with another value of the field `key`, which the object must have. */
-static JsonValue with_value(Arena *arena, const JsonValue *object, const char *key, JsonValue value)
-{
-    JsonValue copy = *object;
-    copy.members = arena_array(arena, JsonMember, object->count);
-    memcpy(copy.members, object->members, object->count * sizeof *copy.members);
-    for (uint32_t i = 0; i < copy.count; i++)
-        if (str_equal(copy.members[i].key, key)) copy.members[i].value = value;
-    return copy;
-}
-
 static Status join_parts(Arena *arena, const JsonValue *parts, uint32_t number, JsonValue *out)
 {
     StrBuf text = {0};
@@ -34,27 +23,21 @@ static Status join_parts(Arena *arena, const JsonValue *parts, uint32_t number, 
     return status;
 }
 
-static Status read_call(Arena *arena, const JsonValue *call, uint32_t number, JsonValue *out)
+static Status check_call(Arena *arena, const JsonValue *call, uint32_t number)
 {
     const JsonValue *function = json_get(call, "function"), *arguments = function ? json_get(function, "arguments") : NULL;
-    JsonValue        object = {.type = JSON_OBJECT};
+    JsonValue        value;
     FAIL_IF(!function, ERR_INVALID, "message %u: a tool call has no function; expected {\"type\", \"function\": {\"name\", \"arguments\"}}",
             number);
-    *out = *call;
-    if (!arguments || arguments->type != JSON_STRING) return OK;
-    Str    text = arguments->string;
-    Status status = text.len ? json_parse(arena, "its arguments", text.data, text.len, &object) : OK;
-    if (status != OK) return status_prefix(status, "message %u: a tool call", number);
-    *out = with_value(arena, call, "function", with_value(arena, function, "arguments", object));
-    return OK;
+    if (!arguments || arguments->type != JSON_STRING || !arguments->string.len) return OK;
+    Status status = json_parse(arena, "its arguments", arguments->string.data, arguments->string.len, &value);
+    return status == OK ? OK : status_prefix(status, "message %u: a tool call", number);
 }
 
-static Status read_calls(Arena *arena, const JsonValue *calls, uint32_t number, JsonValue *out)
+static Status check_calls(Arena *arena, const JsonValue *calls, uint32_t number)
 {
     FAIL_IF(calls->type != JSON_ARRAY, ERR_INVALID, "message %u: tool_calls is %s; expected a list", number, json_type_name(calls->type));
-    *out = *calls;
-    out->items = arena_array(arena, JsonValue, calls->count + 1);
-    for (uint32_t i = 0; i < calls->count; i++) TRY(read_call(arena, &calls->items[i], number, &out->items[i]));
+    for (uint32_t i = 0; i < calls->count; i++) TRY(check_call(arena, &calls->items[i], number));
     return OK;
 }
 
@@ -71,12 +54,9 @@ static Status read_message(Arena *arena, const JsonValue *message, uint32_t numb
     *out = *message;
     if (!is_empty && content->type == JSON_ARRAY) {
         TRY(join_parts(arena, content, number, &value));
-        *out = with_value(arena, out, "content", value);
+        *out = chat_with_value(arena, out, "content", value);
     }
-    if (!has_calls) return OK;
-    TRY(read_calls(arena, calls, number, &value));
-    *out = with_value(arena, out, "tool_calls", value);
-    return OK;
+    return has_calls ? check_calls(arena, calls, number) : OK;
 }
 
 Status api_messages(Arena *arena, const JsonValue *messages, const JsonValue **out)
@@ -117,36 +97,9 @@ static bool lay_out(const Layout *l, const JsonValue *messages, TemplateOutput *
 {
     TemplateInput input = {
         .messages = messages, .tools = l->chat->tools, .variables = l->chat->variables, .add_generation_prompt = true, .now_unix = l->now};
-    bool is_ok = template_render(l->tmpl, &input, out) == OK;
+    bool is_ok = chat_render(l->tmpl, &input, out) == OK;
     if (!is_ok) status_clear();
     return is_ok;
-}
-
-/* The messages, with the tool calls as the request gave them. */
-static const JsonValue *with_calls(Arena *arena, const JsonValue *messages, const JsonValue *asked)
-{
-    JsonValue *list = arena_new(arena, JsonValue);
-    *list = *messages;
-    list->items = arena_array(arena, JsonValue, messages->count);
-    for (uint32_t i = 0; i < messages->count; i++) {
-        const JsonValue *calls = json_get(&asked->items[i], "tool_calls");
-        list->items[i] = calls ? with_value(arena, &messages->items[i], "tool_calls", *calls) : messages->items[i];
-    }
-    return list;
-}
-
-void api_settle_calls(Arena *arena, const Template *tmpl, const JsonValue *asked, ChatMessages *chat)
-{
-    Layout         l = {.arena = arena, .tmpl = tmpl, .asked = asked, .chat = chat, .now = template_now(tmpl)};
-    TemplateOutput objects = {0}, texts = {0};
-    bool           has_calls = false;
-    for (uint32_t i = 0; i < asked->count; i++) has_calls |= json_get(&asked->items[i], "tool_calls") != NULL;
-    if (has_calls && !lay_out(&l, chat->messages, &objects)) {
-        const JsonValue *as_asked = with_calls(arena, chat->messages, asked);
-        if (lay_out(&l, as_asked, &texts)) chat->messages = as_asked;
-    }
-    template_output_deinit(&objects);
-    template_output_deinit(&texts);
 }
 
 typedef enum Change { LEAVE_OUT, CHANGE_CONTENT, CHANGE_ROLE } Change;
@@ -155,9 +108,9 @@ static JsonValue changed_message(Arena *arena, const JsonValue *message, Change 
 {
     const JsonValue *content = json_get(message, "content");
     JsonValue        text = {.type = JSON_STRING, .string = str_of("system")};
-    if (change == CHANGE_ROLE) return with_value(arena, message, "role", text);
+    if (change == CHANGE_ROLE) return chat_with_value(arena, message, "role", text);
     text.string = str_of(content && content->type == JSON_STRING && str_equal(content->string, "Alpha") ? "Omega" : "Alpha");
-    return with_value(arena, message, "content", text);
+    return chat_with_value(arena, message, "content", text);
 }
 
 /* A copy of the messages in which each message of the role is changed. */

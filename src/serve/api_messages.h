@@ -3,13 +3,9 @@
 
 #include "infer/chat.h"
 
-/* Joins the text parts of a content into one text. Parses the arguments of a tool call, the text of a JSON object, into that object (an
- * empty text: an empty object). *out is in the arena and borrows from `messages`. ERR_INVALID or ERR_UNSUPPORTED names the message. */
+/* Joins the text parts of a content into one text, and checks that the arguments of tool calls are JSON. *out is in the arena and borrows
+ * from `messages`. ERR_INVALID or ERR_UNSUPPORTED names the message. */
 NODISCARD Status api_messages(Arena *arena, const JsonValue *messages, const JsonValue **out);
-
-/* Some templates, such as DeepSeek's, take the arguments of calls only as texts. asked: the messages before api_messages. If the template
- * refuses chat->messages but accepts them with the calls of `asked`, chat->messages gets those calls. */
-void api_settle_calls(Arena *arena, const Template *tmpl, const JsonValue *asked, ChatMessages *chat);
 
 /* If the template doesn't print messages of the role `developer`, they become system messages, as in training. ERR_UNSUPPORTED: the
  * template leaves out the messages of a role; *out_field is then "messages[i].role" of the first one, in the arena. Messages that the

@@ -243,7 +243,6 @@ static Status encode_chat(Reading *r)
     FAIL_IF(!r->model->tmpl, ERR_UNSUPPORTED,
             "the model has no chat template (chat_template.jinja), which lays out messages; use /v1/completions");
     TRY(api_messages(&r->body, r->messages, &chat.messages));
-    api_settle_calls(&r->body, r->model->tmpl, r->messages, &chat);
     TRY(api_settle_roles(&r->body, r->model->tmpl, &chat, &r->name));
     if (r->tool_choice) TRY(force_call(r, &chat));
     r->name = "messages";

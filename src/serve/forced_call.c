@@ -9,12 +9,9 @@
 /* The call that is rendered to find the form. Its words occur in no template, and no template escapes them. */
 #define NAME "surogate_kappa"
 #define ARGUMENTS "\"lambda\""
-#define CALL_OF(arguments) \
-    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", " \
-    "\"function\": {\"name\": \"" NAME "\", \"arguments\": " arguments "}}]}"
-
-/* The arguments as an object, and as the text of an object for templates that take only texts. */
-static const char *const calls[] = {CALL_OF("{" ARGUMENTS ": " ARGUMENTS "}"), CALL_OF("\"{\\\"lambda\\\": \\\"lambda\\\"}\"")};
+static const char call_text[] =
+    "{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"id\": \"kappa1234\", \"type\": \"function\", "
+    "\"function\": {\"name\": \"" NAME "\", \"arguments\": {" ARGUMENTS ": " ARGUMENTS "}}}]}";
 
 /* Renders the messages and one more after them. more NULL: the messages and the opening of an answer. */
 static Status render(const Template *tmpl, const ChatMessages *chat, const JsonValue *more, int64_t now, Arena *arena, Str *out)
@@ -26,7 +23,7 @@ static Status render(const Template *tmpl, const ChatMessages *chat, const JsonV
     if (more) messages.items[messages.count++] = *more;
     TemplateInput input = {
         .messages = &messages, .tools = chat->tools, .variables = chat->variables, .add_generation_prompt = !more, .now_unix = now};
-    Status status = template_render(tmpl, &input, &text);
+    Status status = chat_render(tmpl, &input, &text);
     if (status == OK) *out = (Str){arena_strndup(arena, strbuf_cstr(&text.text), text.text.len), text.text.len};
     template_output_deinit(&text);
     return status;
@@ -69,14 +66,12 @@ static Status find_call(Arena *arena, const Template *tmpl, const ChatMessages *
     int64_t   now = template_now(tmpl);
     JsonValue call;
     Str       asked, answered;
-    bool      is_laid_out = false;
     TRY(render(tmpl, chat, NULL, now, arena, &asked));
-    for (int i = 0; i < 2 && !is_laid_out; i++) {
-        TRY(json_parse(arena, "a call", calls[i], strlen(calls[i]), &call));
-        is_laid_out = render(tmpl, chat, &call, now, arena, &answered) == OK;
+    TRY(json_parse(arena, "a call", call_text, strlen(call_text), &call));
+    if (render(tmpl, chat, &call, now, arena, &answered) != OK) {
         status_clear();
+        return fail_form();
     }
-    if (!is_laid_out) return fail_form();
     bool begins = answered.len > asked.len && str_starts(answered, asked);
     Str  answer = str_slice(answered, asked.len, answered.len);
     return begins && find_form(answer, before, between) ? OK : fail_form();

@@ -67,6 +67,30 @@ refused "what the template raises" 2 "chat_template.jinja:3" "roles must alterna
 printf 'a\n{%% frobnicate %%}' > "$dir/raise/chat_template.jinja"
 refused "what we don't support" 2 "chat_template.jinja:2" frobnicate -- render "$dir/raise" --messages "$dir/m.json"
 
+# --- the arguments of tool calls: objects or JSON text, as the template takes them, the same as in training
+said() { printf '[{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": {"name": "f", "arguments": %s}}]}]' "$1"; }
+said '{"x": 1}' > "$dir/object.json"
+said '"{\"x\": 1}"' > "$dir/text.json"
+said '"no JSON"' > "$dir/broken.json"
+cp -r "$model" "$dir/calls"
+calls() { printf '{%% for m in messages %%}{{ m.role }} {{ m.content }}{%% for c in m.tool_calls or [] %%}%s{%% endfor %%};{%% endfor %%}' "$1" > "$dir/calls/chat_template.jinja"; }
+for kind in object text; do
+    for form in '{{ c.function.arguments.x }}' '{{ c.function.arguments | tojson }}' '{{ "=" + c.function.arguments }}'; do
+        calls "$form"
+        case $form in *.x*) want=1 ;; *tojson*) want='{"x": 1}' ;; *) want='={"x": 1}' ;; esac
+        run render "$dir/calls" --messages "$dir/$kind.json"
+        printf 'user q;assistant %s;' "$want" | says "$kind, $form"
+        printf '{"messages": %s}\n' "$(cat "$dir/$kind.json")" > "$dir/calls.jsonl"
+        run inspect "$dir/calls.jsonl" --model "$dir/calls" --rows 1
+        prints "training: $kind, $form" "$want"
+    done
+done
+calls '{{ c.function.arguments }}'
+run render "$dir/calls" --messages "$dir/broken.json"
+printf 'user q;assistant no JSON;' | says "a text that isn't JSON"
+calls '{{ c.function.arguments.none.y }}'
+refused "arguments that the template refuses in both forms" 2 "chat_template.jinja:1" -- render "$dir/calls" --messages "$dir/text.json"
+
 # --- encode
 printf 'What is 3?' > "$dir/t.txt"
 run encode "$model" --text "$dir/t.txt" --json

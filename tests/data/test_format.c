@@ -5,7 +5,7 @@
 
 static const TemplateTraits plain_template,
     toolless_template = {.hides_tools = true, .hides_names = true, .hides_tool_names = true, .hides_call_ids = true},
-    thinking_template = {.reasoning_key = "thinking"}, parts_template = {.takes_parts = true},
+    thinking_template = {.reasoning_key = "thinking"}, texts_template = {.text_arguments = true}, parts_template = {.takes_parts = true},
     thoughts_template = {.takes_parts = true, .takes_thoughts = true};
 
 /* Detects the format from the file's first row; *sample receives that row's sample. */
@@ -184,6 +184,14 @@ static void messages_keep_what_they_say(void)
             none),
         "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"function\": "
         "{\"name\": \"f\", \"arguments\": {}}}]}] tools [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]");
+    for (int is_text = 0; is_text < 2; is_text++)
+        EXPECT_STR(
+            messages_for(&texts_template,
+                         is_text ? TALK("{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}]}")
+                                 : TALK("{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"x\": 1}}]}"),
+                         none),
+            "[{\"role\": \"assistant\", \"content\": \"\", \"tool_calls\": [{\"type\": \"function\", \"function\": "
+            "{\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}]");
     EXPECT_CONTAINS(messages_of(TALK("{\"role\": \"assistant\", \"tool_calls\": [{\"name\": \"f\", \"arguments\": \"{broken\"}]}"), none),
                     "message 1: the arguments of tool call 1 aren't JSON: {broken");
     EXPECT_STR(messages_of("{\"instruction\": \"a\", \"output\": \"b\", \"history\": [[\"x\", \"y\"]]}", none),
