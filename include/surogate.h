@@ -289,9 +289,10 @@ SG_API sg_status sg_model_decode_text(sg_model *model, const int32_t *ids, size_
 /* losses[i] = -ln p(ids[i+1] | ids[0..i]), num - 1 values. num >= 2. */
 SG_API sg_status sg_model_losses(sg_model *model, const int32_t *ids, size_t num, float *losses);
 
-/* ln p of every token of many rows. rows: JSON Lines of {"text"}, {"prompt", "completion"} or {"ids"}; "ids" may come with "labels", a
- * "mask" or "prompt_tokens", as in data sets of ids. The output has one line of JSON a row, in the same order: "ids"; "logprobs" of the
- * ids, null for the first; "labels" if labels or a mask were given; "prompt_tokens" if there is a prompt; "tokens", how many trained tokens
+/* ln p of every token of many rows. rows: JSON Lines of {"text"}, {"prompt", "completion"}, {"messages"} (with "tools" or without; the
+ * assistant's turns are the trained tokens) or {"ids"}; "ids" may come with "labels", a "mask" or "prompt_tokens", as in data sets of ids.
+ * The output has one line of JSON a row, in the same order: "ids"; "logprobs" of the ids, null for the first; "labels" of messages, or if
+ * labels or a mask were given; "prompt_tokens" if there is a prompt; "tokens", how many trained tokens
  * were summed; "sum", of their logprobs. A row's values don't depend on the other rows. The caller frees *out_lines with sg_free; *out_len:
  * its bytes; may be NULL. */
 SG_API sg_status sg_model_score(sg_model *model, const char *rows, size_t len, char **out_lines, size_t *out_len);

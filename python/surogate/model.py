@@ -45,6 +45,10 @@ def _prompt(value: Any, name: str) -> dict[str, Any]:
     """A prompt in the library's form."""
     if isinstance(value, str):
         return {"prompt": value}
+    return _messages_or_ids(value, name)
+
+
+def _messages_or_ids(value: Any, name: str) -> dict[str, Any]:
     if isinstance(value, list | tuple) and value and all(isinstance(message, Mapping) for message in value):
         return {"messages": value}
     if not isinstance(value, Mapping):
@@ -75,9 +79,7 @@ def _row(value: Any, name: str) -> dict[str, Any]:
     """A row in the library's form."""
     if isinstance(value, str):
         return {"text": value}
-    if not isinstance(value, Mapping):
-        return {"ids": _arrays.ids(value, name).tolist()}
-    return {**value, "ids": _arrays.ids(value["ids"], name).tolist()} if "ids" in value else dict(value)
+    return _messages_or_ids(value, name)
 
 
 class Model(Closes):
@@ -138,8 +140,9 @@ class Model(Closes):
     def score(self, rows: Iterable[Any]) -> list[Score]:
         """ln p of every token of each row.
 
-        A row is a text, (count) ids, or an object as in `surogate score`: {"prompt", "completion"}, or {"ids"} with "labels", a "mask" or
-        "prompt_tokens", which say which tokens are summed. A row's numbers don't depend on other rows.
+        A row is a text, (count) ids, a list of messages, or an object as in `surogate score`: {"prompt", "completion"}, {"messages"} with
+        or without "tools", or {"ids"} with "labels", a "mask" or "prompt_tokens", which say which tokens are summed. Of messages the
+        assistant's turns are summed, as training lays them out. A row's numbers don't depend on other rows.
         """
         data = "\n".join(json.dumps(_row(row, f"rows[{i}]")) for i, row in enumerate(rows)).encode()
         text, length = c_void_p(), c_size_t()

@@ -67,7 +67,7 @@ Status cmd_score(CliArgs *args)
     bool       done;
     const Flag flags[] = {
         {"--json", FLAG_SWITCH, &s.json, NULL,
-         "a line of JSON per row: ids, logprobs (natural; null for the first token), labels if the row has labels or a mask, "
+         "a line of JSON per row: ids, logprobs (natural; null for the first token), labels if the row has messages, labels or a mask, "
          "prompt_tokens if it has a prompt, tokens: how many are summed, sum"},
         {"--logprobs", FLAG_INT, &s.top, "K",
          "with --json or --out: also top_ids, the K likeliest tokens at each position, and top_logprobs, their ln p (0)"},

@@ -3,8 +3,9 @@
 #include "infer/score.h"
 
 #include "base/str.h"
-#include "data/format.h"
+#include "data/mask.h"
 #include "data/record.h"
+#include "infer/chat.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +32,24 @@ void scores_deinit(Scores *scores)
 
 /* ---- reading rows ---- */
 
-static const char rows_help[] = "expected {\"text\": ...}, {\"prompt\": ..., \"completion\": ...} or {\"ids\": [...]}";
+static const char rows_help[] =
+    "expected {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or {\"ids\": [...]}";
+
+typedef struct ScoreReader {
+    InferModel *infer;
+    Scores     *out;
+    int64_t     most; /* tokens of a row */
+    Template   *tmpl; /* these three: NULL until a row has messages */
+    MaskRules  *rules;
+    MaskEncoder encoder;
+} ScoreReader;
+
+static void reader_deinit(ScoreReader *r)
+{
+    if (r->rules) mask_encoder_deinit(&r->encoder);
+    mask_rules_destroy(r->rules);
+    if (r->tmpl) template_destroy(r->tmpl);
+}
 
 static Status append_text(InferModel *infer, const JsonValue *row, const char *field, bool add_special, TokenIds *out)
 {
@@ -72,17 +90,47 @@ static Status append_labels(Arena *arena, const JsonValue *row, Scores *scores, 
     return OK;
 }
 
-static Status append_row(Arena *arena, InferModel *infer, const JsonValue *row, int64_t most, Scores *scores, ScoreRow *out)
+static Status need_rules(ScoreReader *r)
 {
-    TokenIds *ids = &scores->ids;
+    if (r->rules) return OK;
+    TRY(chat_template(r->infer, &r->tmpl));
+    TRY(mask_rules_create(r->infer->tokenizer, r->tmpl, TRAIN_ON_ASSISTANT, &r->rules));
+    mask_encoder_init(&r->encoder, r->rules);
+    return OK;
+}
+
+/* A conversation as training lays it out: the assistant's turns are its labels. */
+static Status append_messages(ScoreReader *r, Arena *arena, const JsonValue *row, ScoreRow *out)
+{
+    static const RowFormat format = {.type = DATASET_CONVERSATION, .messages_field = "messages", .tools_field = "tools"};
+    const DatasetOptions   options = {.type = DATASET_CONVERSATION};
+    const MaskEncoder     *encoder = &r->encoder;
+    Sample                 sample;
+    TRY(need_rules(r));
+    TRY(format_row(arena, &options, &format, row, mask_rules_traits(r->rules), &sample));
+    TRY(mask_encode(&r->encoder, arena, &sample));
+    out->has_labels = true;
+    out->first_label = r->out->labels.len;
+    for (size_t i = 0; i < encoder->ids.len; i++) {
+        token_ids_push(&r->out->ids, encoder->ids.data[i]);
+        token_ids_push(&r->out->labels, encoder->mask[i] ? encoder->ids.data[i] : LABEL_IGNORE);
+    }
+    return OK;
+}
+
+static Status append_row(ScoreReader *r, Arena *arena, const JsonValue *row, ScoreRow *out)
+{
+    InferModel *infer = r->infer;
+    TokenIds   *ids = &r->out->ids;
     bool is_object = row->type == JSON_OBJECT, has_text = is_object && json_get(row, "text"), has_ids = is_object && json_get(row, "ids");
-    bool has_pair = is_object && json_get(row, "prompt") && json_get(row, "completion");
-    int  num_kinds = has_text + has_ids + has_pair;
+    bool has_pair = is_object && json_get(row, "prompt") && json_get(row, "completion"), is_chat = is_object && json_get(row, "messages");
+    int  num_kinds = has_text + has_ids + has_pair + is_chat;
     FAIL_IF(num_kinds != 1, ERR_INVALID, "%s %s",
             num_kinds ? "the row says several things;" : "the row has none of the fields that are scored;", rows_help);
     if (has_text) TRY(append_text(infer, row, "text", true, ids));
+    if (is_chat) TRY(append_messages(r, arena, row, out));
     if (has_ids) TRY(append_ids(infer, json_get(row, "ids"), ids));
-    if (has_ids && ids->len > out->first) TRY(append_labels(arena, row, scores, out));
+    if (has_ids && ids->len > out->first) TRY(append_labels(arena, row, r->out, out));
     if (has_pair) {
         TRY(append_text(infer, row, "prompt", true, ids));
         out->has_prompt = true;
@@ -93,42 +141,56 @@ static Status append_row(Arena *arena, InferModel *infer, const JsonValue *row, 
     FAIL_IF(!out->num || (has_pair && out->num == out->prompt), ERR_INVALID, "%s has no token; expected at least one",
             has_pair   ? "the completion"
             : has_text ? "the text"
+            : is_chat  ? "the conversation"
                        : "ids");
-    FAIL_IF((int64_t)out->num > most, ERR_INVALID, "the row has %zu tokens; expected at most %lld: shorten it, or leave it out", out->num,
-            (long long)most);
+    FAIL_IF((int64_t)out->num > r->most, ERR_INVALID, "the row has %zu tokens; expected at most %lld: shorten it, or leave it out",
+            out->num, (long long)r->most);
+    return OK;
+}
+
+static Status read_row(ScoreReader *r, const Record *record)
+{
+    ScoreRow *row = &r->out->rows[r->out->num_rows++];
+    Arena     arena = {0};
+    JsonValue value;
+    *row = (ScoreRow){.line = record->line, .first = r->out->ids.len};
+    Status status = record_parse(&arena, record, &value);
+    if (status == OK) {
+        status = append_row(r, &arena, &value, row);
+        if (status != OK) status = status_prefix(status, "%s:%lld", r->out->name, (long long)record->line);
+    }
+    arena_deinit(&arena);
+    return status;
+}
+
+static Status read_rows(ScoreReader *r, Str text)
+{
+    const RecordFile file = {.path = r->out->name};
+    int64_t          line = 0;
+    for (size_t at = 0, end; at < text.len; at = end) {
+        const char *newline = memchr(text.data + at, '\n', text.len - at);
+        end = newline ? (size_t)(newline - text.data) + 1 : text.len;
+        Record record = {
+            .kind = RECORD_JSON, .bytes = {text.data + at, end - at - (newline != NULL)}, .file = &file, .line = ++line, .column = 1};
+        if (str_trim(record.bytes).len > 0) TRY(read_row(r, &record));
+    }
+    FAIL_IF(!r->out->num_rows, ERR_INVALID, "%s has no rows; %s on each line", r->out->name, rows_help);
     return OK;
 }
 
 Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, Scores *out)
 {
-    const RecordFile file = {.path = name};
-    int64_t          line = 0, positions = infer->model->max_positions;
-    size_t           num_lines = 1;
+    int64_t     positions = infer->model->max_positions;
+    ScoreReader reader = {.infer = infer, .out = out, .most = most > 0 ? most : positions};
+    size_t      num_lines = 1;
     *out = (Scores){.name = name};
     FAIL_IF(most > positions, ERR_INVALID, "--context %lld: the model was made for %lld positions", (long long)most, (long long)positions);
     for (size_t i = 0; i < text.len; i++) num_lines += text.data[i] == '\n';
     out->rows = calloc_or_end(num_lines, sizeof *out->rows);
-    for (size_t at = 0, end; at < text.len; at = end) {
-        const char *newline = memchr(text.data + at, '\n', text.len - at);
-        Arena       arena = {0};
-        JsonValue   value;
-        end = newline ? (size_t)(newline - text.data) + 1 : text.len;
-        Record record = {
-            .kind = RECORD_JSON, .bytes = {text.data + at, end - at - (newline != NULL)}, .file = &file, .line = ++line, .column = 1};
-        if (str_trim(record.bytes).len == 0) continue;
-        ScoreRow *row = &out->rows[out->num_rows++];
-        *row = (ScoreRow){.line = line, .first = out->ids.len};
-        Status status = record_parse(&arena, &record, &value);
-        if (status == OK) {
-            status = append_row(&arena, infer, &value, most > 0 ? most : positions, out, row);
-            if (status != OK) status = status_prefix(status, "%s:%lld", name, (long long)line);
-        }
-        arena_deinit(&arena);
-        TRY(status);
-    }
-    FAIL_IF(!out->num_rows, ERR_INVALID, "%s has no rows; %s on each line", name, rows_help);
-    out->logprobs = malloc_or_end(out->ids.len * sizeof *out->logprobs);
-    return OK;
+    Status status = read_rows(&reader, text);
+    reader_deinit(&reader);
+    if (status == OK) out->logprobs = malloc_or_end(out->ids.len * sizeof *out->logprobs);
+    return status;
 }
 
 /* ---- running them ---- */

@@ -27,8 +27,9 @@ typedef struct Scores {
 } Scores;
 void scores_deinit(Scores *scores);
 
-/* Reads JSON lines {"text"}, {"prompt", "completion"} or {"ids"}; the last may have the fields that format_ids reads. Other fields are
- * ignored, empty lines skipped. Prompt and completion are encoded separately, as in training. most: tokens of a row; 0: the model's limit.
+/* Reads JSON lines {"text"}, {"prompt", "completion"}, {"messages"} with or without "tools", or {"ids"}; the last may have the fields that
+ * format_ids reads. Other fields are ignored, empty lines skipped. Prompt and completion are encoded separately, as in training; messages
+ * are laid out as in training, with the assistant's turns as labels. most: tokens of a row; 0: the model's limit.
  * ERR_INVALID says name:line. */
 NODISCARD Status scores_read(InferModel *infer, const char *name, Str text, int64_t most, Scores *out);
 

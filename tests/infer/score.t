@@ -177,6 +177,19 @@ check "lines of the table" [ "$(awk '{ print $1, $2 }' "$dir/table.out" | tail -
 score short.out "$model" "$dir/rows.jsonl" --json
 check "one token" [ "$(head -1 "$dir/short.out")" = '{"ids":[3],"logprobs":[null],"tokens":0,"sum":0}' ]
 
+# --- conversations: the ids and labels that training makes, and the numbers of these
+cp -r "$model" "$dir/talks"
+printf '{%% for m in messages %%}<{{ m.role }}>{{ m.content }}{%% endfor %%}' > "$dir/talks/chat_template.jinja"
+printf '{"role": "%s", "content": "%s"}, {"role": "%s", "content": "%s"}' user "line 3" assistant " says 757" > "$dir/talk"
+rows "{\"messages\": [$(cat "$dir/talk")]}"
+score talk.out "$dir/talks" "$dir/rows.jsonl" --json
+"$SUROGATE" inspect "$dir/rows.jsonl" --model "$dir/talks" --json > "$dir/inspected"
+$python -c 'import json, sys; row = json.load(open(sys.argv[1])); print(json.dumps({"ids": row["ids"], "mask": row["mask"]}))' "$dir/inspected" > "$dir/rows.jsonl"
+score masked.out "$dir/talks" "$dir/rows.jsonl" --json
+check "a conversation has the numbers of its ids and mask" cmp "$dir/talk.out" "$dir/masked.out"
+rows "{\"messages\": [$(cat "$dir/talk")]}"
+refused "a model without a template" 2 "rows.jsonl:1" "has no chat template (chat_template.jinja)" -- score "$model" "$dir/rows.jsonl"
+
 # --- bad rows
 bad() {
     local says=$1
@@ -188,6 +201,7 @@ bad "none of the fields that are scored; expected {\"text\": ...}" '{"txt": 1}'
 bad "none of the fields that are scored" '[1, 2]'
 bad "none of the fields that are scored" '{"completion": "b"}'
 bad "says several things" '{"text": "a", "ids": [1]}'
+bad "says several things" '{"text": "a", "messages": []}'
 bad "text is integer; expected a text" '{"text": 1}'
 bad "ids[1] is no token id; expected a whole number from 0 to 299" '{"ids": [1, 300]}'
 bad "ids[0] is no token id" '{"ids": [1.5]}'
