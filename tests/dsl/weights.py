@@ -1,4 +1,5 @@
-"""Trained weights wherever ops read tensors, weights that are computed from weights, and weights that are read several times."""
+"""Trained weights wherever ops read tensors, weights that are computed from weights, weights that are read several times, and
+blocks that pass several tensors on."""
 
 from typing import Any
 
@@ -60,6 +61,35 @@ class Block(Module):
             return g.add(x, g.mul(y, self.scale, name="scaled"), name="sum")
 
 
+@block
+class Turned(Module):
+    """Weights of the first turn, and of the later ones."""
+
+    early = Param(Tensor["1", "1", "C"], init="ones")
+    late = Param(Tensor["1", "1", "C"], init="ones")
+
+    @forward
+    def forward(self, x: Tensor["B", "T", "C"]) -> Tensor["B", "T", "C"]:
+        with graph() as g:
+            return g.select("turn > 0", lambda: g.mul(x, self.late, name="late_x"), lambda: g.mul(x, self.early, name="early_x"), name="turned")
+
+
+@block
+class Kept(Module):
+    """Adds a part of the first block's input to each block's."""
+
+    share = Param(Tensor["1", "1", "C"], init="zeros")
+
+    @forward
+    def forward(self, state: tuple[Any, Any]) -> tuple[Any, Any]:
+        with graph() as g:
+            x, first = state
+            first = g.select("i == 0", lambda: x, lambda: first, name="first")
+            return g.add(x, g.mul(first, self.share, name="part"), name="sum"), first
+
+
+@hf_mapping.indexed("turned", "turned.{i}")
+@hf_mapping.indexed("kept", "kept.{i}")
 @hf_mapping.indexed("blocks", "blocks.{i}")
 @hf_config("WeightsForCausalLM", V=Size("vocab_size"), C=Size("n_embd"), F=Size("n_inner"), L=Size("n_layer"), H=Size("n_head"),
            turns=Size("turns"))
@@ -69,6 +99,8 @@ class Weights(Module):
     length = Param(Tensor["V", "1"], init="ones")
     first = Param(Tensor["C"], init="ones")
     blocks = Array["L", "Block"]
+    turned = Array["L", "Turned"]
+    kept = Array["L", "Kept"]
 
     def __init__(self) -> None:
         self.shared, self.looped = Block(), Block()
@@ -81,6 +113,8 @@ class Weights(Module):
             x = g.layer_norm(g.embedding(tokens, table, name="x"), self.first, self.first, eps=1e-5, name="x.normed")
             x = self.shared(self.shared(x, doc_start), doc_start)
             x = g.repeat("turns", lambda y: self.looped(y, doc_start), x)
+            x = g.repeat("turns", lambda y: self.turned(y), x)
+            x, _ = self.kept((x, g.scale(x, by=0.0, name="none")))
             x = self.blocks(self.blocks(x, doc_start), doc_start)
             logits = g.linear(x, table, name="logits")
             losses = g.cross_entropy(logits, labels, name="losses")

@@ -189,6 +189,20 @@ WRONG = [
     (ACT, 'g.gelu(h, name="a b")', "gelu: name is 'a b', expected a text without blanks", None),
     (ACT, 'g.gelu(h, part="mlp")', "gelu: part is 'mlp', expected one of norm, qkv, att, ffn, swiglu, block", None),
     (ACT, 'g.scale(h, by=float("nan"))', "scale: by is nan, expected a finite number", None),
+    # brackets, names of attributes, functions
+    (EMBED, 'embed = Param("V", "C")', "Param: found 'V', 'C', expected the shape as Tensor[\"M\", \"K\"], and options by name", None),
+    (EMBED, 'embed = Param(Tensor("V", "C"), init=normal(0.02))', "Tensor takes its dims in square brackets", None),
+    (ARRAY, 'blocks = Array("L", "Block")', "Array takes a count and a block in square brackets", None),
+    (ARRAY, 'blocks = Array["L", "Blok"]', "Array: 'Blok' is no @block of this file; did you mean Block?", None),
+    (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input("i32")'), 'Input takes its dtype in square brackets: Input["i32"]', None),
+    (ACT, 'g.cast(h, "bf16")', "attributes have names, as dtype='bf16'", None),
+    (EPS, 'eps=Key(None, "exp(1)")', 'expression "exp(1)": unknown function exp; expected one of ceil, floor, log, max,', None),
+    # Arrays: several tensors, and the turns of a repeat
+    (LOGITS, 'logits = self.lm_head(self.blocks(()), name="logits")', "blocks: the first argument is (), expected the tensors that go from one to the next", None),
+    (LOGITS, 'logits = self.lm_head(self.blocks((x, x)), name="logits")', "Block: x is ((B, T, C), (B, T, C)), expected a tensor (B, T, C), in blocks.{i}", None),
+    (LOGITS, 'logits = self.lm_head(self.blocks((x, 3)), name="logits")', "blocks: tensor 1 is 3, expected a tensor", None),
+    (LOGITS, 'x = g.repeat(2, lambda y: g.select("turn > 0", lambda: self.blocks(y), lambda: y, name="z"), x)\n            ' + LOGITS,
+     "blocks.{i}.norm: the first turn of g.repeat doesn't apply its Array; expected g.select inside of the block, or the Array in the first turn too", NORM_W),
     # repeats
     (ACT, 'g.repeat("L", h, h)', 'repeat: expected how often, a function and what it is given first', None),
     (ACT, 'g.repeat("L", lambda y: self.down(y), h)', "repeat: a turn gives (B, T, C), expected (B, T, 4 * C) as it is given", None),
@@ -763,6 +777,53 @@ MORE = [
     ]),
 ]
 
+# A model of shipped parts. Its mistakes may show in a shipped file; then the message ends with the line of this one: message, instance, the text at
+# that line (None: at the replacement).
+PARTS = '''from typing import Any
+
+from surogate.dsl import Array, Module, Number, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, tied_to
+from surogate.models import llama
+from surogate.models.layers import DECODER, FULL, Linear, RMSNorm, changed
+
+
+@module
+class Attention(llama.Attention):
+    more = {"window": "4"}
+
+
+@block
+class Block(llama.Block):
+    attention = Attention
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.third = RMSNorm("C")
+
+    @forward
+    def forward(self, x: Tensor["B", "T", "C"], rope: Any, positions: Any, doc_start: Any) -> Tensor["B", "T", "C"]:
+        with graph() as g:
+            y = self.third(self.attn(self.norm1(x), rope, positions, doc_start))
+            x = g.add(x, y, name="res1")
+            return g.add(x, self.mlp(self.norm2(x)), name="res2")
+
+
+@hf_config("PartsForCausalLM", require=FULL, **DECODER)
+@model
+class Parts(llama.Llama):
+    pass
+'''
+SHIPPED: list[tuple[str, str, str, str, str | None]] = [
+    ('self.third = RMSNorm("C")', 'self.third, self.more = RMSNorm("C"), Linear("C", "C")', "blocks.{i}.more.weight: no op reads this weight", "", None),
+    ("rope, positions, doc_start))", "positions, rope, doc_start))", "rope: table is i32 (B, T), expected f32 (P, R)", "blocks.{i}.attn", None),
+    ("self.attn(self.norm1(x), rope", 'self.attn(g.cast(self.norm1(x), dtype="i32"), rope', "linear: x is i32 (B, T, C), expected f32 or bf16", "blocks.{i}.attn.q",
+     None),
+    ('more = {"window": "4"}', 'more = {"windows": "4"}', "attention has no attribute windows; did you mean window?", "blocks.{i}.attn", "y = self.third("),
+    ('more = {"window": "4"}', 'more = {"window": "near[i]"}', 'attention: window: "near[i]": unknown symbol near', "blocks.{i}.attn", "y = self.third("),
+    ('more = {"window": "4"}', "more = 4", "attention() argument after ** must be a mapping, not int", "blocks.{i}.attn", "y = self.third("),
+    ("**DECODER", '**changed(DECODER, "C")', '"C / H": unknown symbol C', "", None),
+    ("Parts(llama.Llama):\n    pass", "Parts(llama.Llama):\n    last_norm = None", "TypeError: 'NoneType' object is not callable", "", "@model\nclass Parts"),
+]
+
 
 def message_of(path: Path) -> str:
     """What `python -m surogate.dsl check` ends with; "": it accepts the file."""
@@ -776,6 +837,17 @@ def message_of(path: Path) -> str:
     finally:
         sys.path[:] = before
     return ""
+
+
+def run_shipped(old: str, new: str, message: str, instance: str, at: str | None, folder: Path) -> str:
+    text, path = PARTS.replace(old, new, 1), folder / "wrong.py"
+    if text == PARTS:
+        return f"the right one has no {old!r}"
+    line = text.count("\n", 0, text.find(at or new)) + 1
+    path.write_text(text)
+    got = message_of(path)
+    end = (f", in {instance}" if instance else "") + f", from {path}:{line}"
+    return "" if got.startswith("python/surogate/models/") and message in got and "\n" not in got and got.endswith(end) else f"expected {message!r}{end}, got {got}"
 
 
 def run(base: str, old: str, new: str, message: str, instance: str, at: str | None, folder: Path) -> str:
@@ -803,6 +875,11 @@ def main() -> None:
             if problem := run(base, old, new, message, instance, at, Path(folder)):
                 failed += 1
                 print(f"FAILED: {new}: {problem}")
+        for edit in SHIPPED:
+            if problem := run_shipped(*edit, Path(folder)):
+                failed += 1
+                print(f"FAILED: {edit[1]}: {problem}")
+    rows += [(PARTS, *edit) for edit in SHIPPED]
     print(f"{len(rows) - failed} passed, {failed} failed, 0 skipped")
     sys.exit(failed > 0)
 

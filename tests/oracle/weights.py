@@ -24,7 +24,8 @@ BLOCK = {"norm": (C,), "scale": (1, 1, C), "mix": (3,), "gate.weight": (F, C), "
          **{f"attention.{n}.weight": (C, C) for n in "qkvo"}}
 SHAPES = {"embed": (V, C), "length": (V, 1), "first": (C,)}
 SHAPES |= {f"{block}.{n}": shape for block in ("shared", "looped", *(f"blocks.{i}" for i in range(L))) for n, shape in BLOCK.items()}
-AROUND_1 = ("norm", "scale", "temperature", "length", "first")
+SHAPES |= {f"{name}.{i}.{n}": (1, 1, C) for i in range(L) for name, n in (("turned", "early"), ("turned", "late"), ("kept", "share"))}
+AROUND_1 = ("norm", "scale", "temperature", "length", "first", "early", "late")
 
 
 def weights():
@@ -91,7 +92,15 @@ def reference():
     def logits(ids):
         table = w["embed"] / w["embed"].norm(dim=1, keepdim=True) * w["length"]
         x = torch.nn.functional.layer_norm(table[ids], (C,), w["first"], w["first"], 1e-5)
-        for at in ["shared"] * 2 + ["looped"] * TURNS + [f"blocks.{i}" for i in range(L)] * 2:
+        for at in ["shared"] * 2 + ["looped"] * TURNS:
+            x = block(x, at)
+        for turn in range(TURNS):
+            for i in range(L):
+                x = x * w[f"turned.{i}.{'late' if turn else 'early'}"]
+        first = x
+        for i in range(L):
+            x = x + first * w[f"kept.{i}.share"]
+        for at in [f"blocks.{i}" for i in range(L)] * 2:
             x = block(x, at)
         return torch.nn.functional.linear(x, table)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Callable
 from fractions import Fraction
 
 _TOKEN = re.compile(r"\s*(?:(\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+)|(\w+)|(\|\||&&|[=!<>]=|[-+*/%<>!?:(),\[\]]))")
@@ -45,6 +47,25 @@ def _product(a: Sum, b: Sum) -> Sum:
 
 def _opaque(text: str) -> Sum:
     return {(text,): Fraction(1)}
+
+
+def _constant(value: Sum) -> Fraction | None:
+    """The number that the sum is; None: it depends on symbols."""
+    return value.get((), Fraction(0)) if set(value) <= {()} else None
+
+
+_TESTS: dict[str, Callable[[Fraction, Fraction], bool]] = {
+    "||": lambda a, b: bool(a or b), "&&": lambda a, b: bool(a and b), "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge,
+    "<": operator.lt, ">": operator.gt,
+}
+
+
+def _test(sign: str, left: Sum, right: Sum) -> Sum:
+    """A comparison, && or ||: a number if both sides are numbers."""
+    a, b = _constant(left), _constant(right)
+    if a is None or b is None:
+        return _opaque(f"({_show(left)}{sign}{_show(right)})")
+    return {(): Fraction(1)} if _TESTS[sign](a, b) else {}
 
 
 def _show(value: Sum) -> str:
@@ -94,24 +115,26 @@ class _Parser:
         if level == len(_LEVELS):
             return self.unary()
         left = self.binary(level + 1)
-        while operator := self.accept(*_LEVELS[level]):
+        while sign := self.accept(*_LEVELS[level]):
             right = self.binary(level + 1)
-            if operator in "+-":
-                left = _combine(left, right, 1 if operator == "+" else -1)
-            elif operator == "*":
+            if sign in "+-":
+                left = _combine(left, right, 1 if sign == "+" else -1)
+            elif sign == "*":
                 left = _product(left, right)
-            elif operator == "/" and len(right) == 1:
+            elif sign == "/" and len(right) == 1:
                 ((symbols, factor),) = right.items()
                 left = _product(left, {tuple(map(_inverse, symbols)): 1 / factor})
+            elif sign in _TESTS:
+                left = _test(sign, left, right)
             else:
-                left = _opaque(f"({_show(left)}{operator}{_show(right)})")
+                left = _opaque(f"({_show(left)}{sign}{_show(right)})")
         return left
 
     def unary(self) -> Sum:
         if self.accept("-"):
             return _product({(): Fraction(-1)}, self.unary())
         if self.accept("!"):
-            return _opaque(f"!({_show(self.unary())})")
+            return _test("==", self.unary(), {})
         if self.accept("("):
             self.depth += 1
             if self.depth > 64:
@@ -121,9 +144,9 @@ class _Parser:
                 raise ValueError(f'expression "{self.text}": expected ")"')
             self.depth -= 1
             return inner
-        number, name, operator = self.tokens[self.at] if self.at < len(self.tokens) else ("", "", "")
+        number, name, sign = self.tokens[self.at] if self.at < len(self.tokens) else ("", "", "")
         if not number and not name:
-            raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{operator}"' if operator else ""))
+            raise ValueError(f'expression "{self.text}": expected a number, a symbol or "("' + (f', found "{sign}"' if sign else ""))
         self.at += 1
         if name in FUNCTIONS and self.accept("("):
             given = [_show(self.choice())]
@@ -132,6 +155,8 @@ class _Parser:
             if len(given) < FUNCTIONS[name] or not self.accept(")"):
                 raise ValueError(f'expression "{self.text}": expected "{"," if len(given) < FUNCTIONS[name] else ")"}"')
             return _opaque(f"{name}({','.join(given)})")
+        if name and self.at < len(self.tokens) and self.tokens[self.at][2] == "(":
+            raise ValueError(f'expression "{self.text}": unknown function {name}; expected one of {", ".join(sorted(FUNCTIONS))}')
         if name and self.accept("["):
             index = self.choice()
             if not self.accept("]"):

@@ -124,7 +124,11 @@ class Graph:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *args, **more: self._builder.op(name, args, more)
+        def apply(*args: Any, **more: Any) -> Value:
+            return self._builder.op(name, args, more)
+
+        apply.__qualname__ = name  # as Python's own messages name it
+        return apply
 
     def reshape(self, x: Any, *dims: Any, name: str | None = None, part: str | None = None) -> Any:
         """The elements of x under other dims: g.reshape(x, "B", "T", "H", "D")."""
@@ -171,6 +175,7 @@ class Builder:
         self.bodies: list[list[dict[str, Any]]] = []  # bodies of the repeats around the current turn
         self.calls: dict[int, int] = {}  # number of calls of each module
         self.declared: dict[str, list[frozenset[tuple[str, bool]]]] = {}  # weight -> branches that have made it
+        self.late: dict[str, Where] = {}  # weights that no turn makes in time: those that only later turns of the present g.repeat read
         self.names: set[str] = set(INPUTS)
         self.tensors: dict[str, str] = {}  # tensor of a model folder -> the weight that it holds
         self.linears: dict[str, str] = {}  # linear layer of a model folder, as LoRA names it -> its weight
@@ -246,7 +251,9 @@ class Builder:
             if not isinstance(block, str):
                 break
         if not (isinstance(block, type) and issubclass(block, Module)):
-            raise fail(f"Array: {array.block!r} is no @block of this file", array.where)
+            blocks = [n for n, v in vars(sys.modules[owner.__module__]).items() if isinstance(v, type) and issubclass(v, Module)]
+            near = difflib.get_close_matches(str(block), blocks, 1)
+            raise fail(f"Array: {block!r} is no @block of this file" + (f"; did you mean {near[0]}?" if near else ""), array.where)
         try:
             inspect.signature(block).bind()
         except (TypeError, ValueError) as error:
@@ -379,7 +386,8 @@ class Builder:
                 if self.root._kind == "objective":
                     raise fail(f"{path}: an objective has no weights of its own; expected it in the model", spec.where)
                 if self.refs.get(path) not in self.read:
-                    raise fail(f"{path}: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved", spec.where)
+                    error = fail(f"{path}: no op reads this weight; expected an op that does, or frozen=True for one that is only loaded and saved", spec.where)
+                    raise error.seen_from(module._made)
 
     @staticmethod
     def option(owner: Module, value: Any) -> Any:
@@ -399,6 +407,13 @@ class Builder:
             sink.append({"if": " || ".join(either), "then": [], "else": rest})
         return rest if made else sink
 
+    @staticmethod
+    def inside(sink: list[dict[str, Any]], when: str, holds: bool) -> list[dict[str, Any]]:
+        """A list of statements in the sink that run under a condition."""
+        inner: list[dict[str, Any]] = []
+        sink.append({"if": when, "then": inner if holds else [], "else": [] if holds else inner})
+        return inner
+
     def make_param(self, owner: Module, spec: ParamSpec, path: str) -> Value | None:
         when = self.option(owner, spec.when)
         if when is False or when is None:
@@ -411,12 +426,19 @@ class Builder:
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turn_of(path), path
         in_branch = turn is self.turns[-1] and bool(self.branches)  # branches have their own
-        target = self.sinks[-1] if in_branch else turn.params
-        if in_branch and (first := self.first_turn()):
-            inner: list[dict[str, Any]] = []
-            target.append({"if": first, "then": inner, "else": []})
-            target = inner
-        sink = self.unless_declared(path, target, frozenset((*turn.needs, *(self.in_first_turn(self.branches) if in_branch else ()))))
+        branches, target = (self.branches, self.sinks[-1]) if in_branch else ([], turn.params)
+        if self.depends_on_turn(branches):  # the first turn makes it before its branches, of which perhaps only a later turn runs this one
+            branches, target = [b for b in branches if not self.depends_on_turn([b])], turn.params
+            for when, holds in branches:
+                target = self.inside(target, when, holds)
+        elif in_branch and (first := self.first_turn()):
+            target = self.inside(target, first, True)
+        needs = (*turn.needs, *self.in_first_turn(branches))
+        if not self.skips_first_turn(needs):
+            self.late.pop(path, None)
+        elif path not in self.declared:
+            self.late[path] = spec.where
+        sink = self.unless_declared(path, target, frozenset(needs))
         if not in_branch and when is True and path not in self.ties:  # only values that always exist
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
@@ -457,6 +479,15 @@ class Builder:
         """The conditions in the first of the turns that share weights, which makes them."""
         turns = [t.index for t in self.turns if t.shared]
         return [(re.sub(rf"\b({'|'.join(turns)})\b", "0", when) if turns else when, holds) for when, holds in conditions]
+
+    def depends_on_turn(self, conditions: list[tuple[str, bool]]) -> bool:
+        """Whether a condition tells the turns that share weights apart."""
+        turns = {t.index for t in self.turns if t.shared}
+        return any(turns & dim(when).names for when, _ in conditions)
+
+    def skips_first_turn(self, conditions: tuple[tuple[str, bool], ...]) -> bool:
+        """Whether a condition surely fails in the first of the turns that share weights. Conditions as in_first_turn gives them."""
+        return bool(self.first_turn()) and any(Dim(f"({when}) != 0") == Dim(0 if holds else 1) for when, holds in conditions)
 
     def turn_of(self, path: str) -> Turn:
         """The turn that makes a weight: the innermost whose index is in its path."""
@@ -508,7 +539,9 @@ class Builder:
         if not op.usable:
             raise fail(f"{op.name}: the engine makes it; models don't apply it")
         if len(args) > len(op.inputs):
-            raise fail(f"{op.name}: {len(args)} inputs, expected at most {len(op.inputs)}: {op.signature}")
+            attrs = isinstance(args[len(op.inputs)], (str, int, float)) and op.attrs
+            raise fail(f"{op.name}: {len(args)} inputs, expected at most {len(op.inputs)}: {op.signature}"
+                       + (f"; attributes have names, as {next(iter(op.attrs))}={args[len(op.inputs)]!r}" if attrs else ""))
         values: list[Value | None] = []
         for k, operand in enumerate(op.inputs):
             given = args[k] if k < len(args) else more.pop(operand.name, more.pop(operand.other.name, None) if operand.other else None)
@@ -617,7 +650,7 @@ class Builder:
 
     def apply(self, module: Module, args: tuple[Any, ...], more: dict[str, Any], name: str | None, part: str | None) -> Any:
         if id(module) not in self.attrs:
-            raise fail(f"{type(module).__name__} isn't an attribute of the model; expected it to be set in __init__ or in the class")
+            raise fail(f"{type(module).__name__} isn't an attribute of the model; expected it to be set in __init__ or in the class, and not in a list")
         if isinstance(module, Repeated):
             return self.repeat(module, args, more)
         function, label = self.forward_of(module), type(module).__name__
@@ -661,10 +694,13 @@ class Builder:
             for form in forms:
                 form.setdefault("save", True)
 
-    def repeat(self, module: Repeated, args: tuple[Any, ...], more: dict[str, Any]) -> Value:
+    def repeat(self, module: Repeated, args: tuple[Any, ...], more: dict[str, Any]) -> Any:
         if not args:
-            raise fail(f"{module._path}: expected the tensor that goes from one to the next")
-        first = self.readable(module._path, "the first argument", args[0])
+            raise fail(f"{module._path}: expected the tensor that goes from one to the next, or a tuple of several")
+        several = isinstance(args[0], tuple)
+        first = [self.readable(module._path, f"tensor {k}" if several else "the first argument", v) for k, v in enumerate(args[0] if several else args[:1])]
+        if not first:
+            raise fail(f"{module._path}: the first argument is (), expected the tensors that go from one to the next")
         check_symbols(module.count, self.symbols, module._where, what="Array")
         names = list(inspect.signature(self.forward_of(module.block)).parameters)
         if len(names) < 2:
@@ -672,16 +708,20 @@ class Builder:
         index = "ijkl"[module._path.count("{")]
         if index in (t.index for t in self.turns):
             raise fail(f"{module._path}: applied inside of one of its own blocks")
-        carried = self.carried(names[1], first)
+        carried = [self.carried(f"{names[1]}{k or ''}", v) for k, v in enumerate(first)]
         with self.body(Turn([], index=index)) as turn:
-            result = self.call(module.block, (replace(carried, turn=turn.ops), *args[1:]), more, None, None)
-        if not isinstance(result, Value) or result.dims != first.dims:
-            raise fail(f"{type(module.block).__name__}: its result is {result!r}, expected {first} as its first input", module.block._where)
+            given = tuple(replace(c, turn=turn.ops) for c in carried)
+            made = self.call(module.block, (given if several else given[0], *args[1:]), more, None, None)
+            block, results = type(module.block).__name__, made if several and isinstance(made, tuple) else (made,)
+            if not all(isinstance(r, Value) for r in results) or [r.dims for r in results] != [v.dims for v in first]:
+                raise fail(f"{block}: its result is {made!r}, expected {tuple(first) if several else first[0]} as its first input", module.block._where)
+            results = tuple(self.readable(block, "its result", r, module.block._where) for r in results)
         first_turn = self.first_turn()
         params = [{"if": first_turn, "then": turn.params, "else": []}] if first_turn and turn.params else turn.params
-        self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {carried.ref: first.ref}, "body": params + turn.ops,
-                               "yield": {carried.ref: result.ref}} | self.source(module._where))
-        return carried
+        self.sinks[-1].append({"repeat": module.count.text, "index": index, "carry": {c.ref: v.ref for c, v in zip(carried, first, strict=True)},
+                               "body": params + turn.ops, "yield": {c.ref: r.ref for c, r in zip(carried, results, strict=True)}}
+                              | self.source(module._where))
+        return tuple(carried) if several else carried[0]
 
     def carried(self, name: str, first: Value) -> Value:
         """The name inside a repeat for the carried value, and after the repeat for its last value."""
@@ -724,6 +764,9 @@ class Builder:
             results = [self.readable("repeat", "a turn's result", r) for r in (result if isinstance(result, tuple) else (result,))]
         if [(r.dims, r.dtype) for r in results] != [(v.dims, v.dtype) for v in given]:
             raise fail(f"repeat: a turn gives {', '.join(map(repr, results))}, expected {', '.join(map(repr, given))} as it is given")
+        for path, where in self.late.items():
+            raise fail(f"{path}: the first turn of g.repeat doesn't apply its Array; expected g.select inside of the block, or the Array in the first turn too",
+                       where)
         if outermost:  # weights that only this body reads belong to the first turn's layer
             made = self.turns[0].params[before:]
             mine = [p for p in made if '"let"' not in json.dumps(p)]  # only one turn would know this name
@@ -765,6 +808,16 @@ class Built:
 
 def build(cls: type) -> Built:
     """The IR of a @model or an @objective: docs/ir.md."""
+    try:
+        return _build(cls)
+    except Exception as error:
+        message = error if isinstance(error, DslError) else of_python(error, "")
+        if not message:
+            raise
+        raise message.seen_from(getattr(cls, "_where", ("", 0))) from None
+
+
+def _build(cls: type) -> Built:
     where = getattr(cls, "_where", ("", 0))
     if not (isinstance(cls, type) and issubclass(cls, Module)) or cls._kind not in ("model", "objective"):
         raise fail(f"{getattr(cls, '__name__', cls)!s}: expected a class with @model or @objective")

@@ -23,20 +23,36 @@ Where = tuple[str, int]
 MOST_NUMBERS = 1024  # per token of an input
 
 
+def shown(where: Where) -> str:
+    """FILE:LINE, the file relative to the present folder."""
+    path, here = Path(where[0]), Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path}:{where[1]}"
+
+
+def is_shipped(where: Where) -> bool:
+    return Path(where[0]).is_relative_to(Path(_HERE).parent)
+
+
 class DslError(Exception):
     """An error in a model file, with its place."""
 
     def __init__(self, where: Where, message: str) -> None:
-        path, here = Path(where[0]), Path.cwd()
         message = message.replace("\n", "\\n")  # texts of the file may have line ends: one message is one line
-        super().__init__(f"{path.relative_to(here) if path.is_relative_to(here) else path}:{where[1]}: {message}")
+        super().__init__(f"{shown(where)}: {message}")
         self.where = where
         self.module = ""  # path of the module that it is about
+        self.seen = not is_shipped(where)  # whether it names a line outside of the package
 
     def within(self, path: str) -> DslError:
         """Adds the module's path, because a class may be used many times; the innermost path counts."""
         if path and not self.module:
             self.module, self.args = path, (f"{self.args[0]}, in {path}",)
+        return self
+
+    def seen_from(self, where: Where) -> DslError:
+        """Adds the line that led into a shipped file, unless that is in a shipped file too."""
+        if not self.seen and not is_shipped(where):
+            self.seen, self.args = True, (f"{self.args[0]}, from {shown(where)}",)
         return self
 
 
@@ -53,7 +69,7 @@ def of_python(error: Exception, file: str) -> DslError | None:
     if isinstance(error, AttributeError) and isinstance(owner := error.obj, Module):
         near = difflib.get_close_matches(error.name or "", own := owner._names(), 1)
         text = f"{owner!r} has no {error.name}" + (f"; did you mean {near[0]}?" if near else f"; it has {', '.join(own) or 'nothing'}")
-    return DslError(outside[-1], text)
+    return DslError(outside[-1], text).seen_from(next((where for where in reversed(outside) if not is_shipped(where)), outside[-1]))
 
 
 def caller() -> Where:
@@ -124,6 +140,9 @@ class _TensorFactory:
     def __getitem__(self, items: Any) -> TensorType:
         return TensorType(items if isinstance(items, tuple) else (items,), caller())
 
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise fail('Tensor takes its dims in square brackets: Tensor["B", "T", "C"]')
+
 
 def _whole(value: Any, low: int, high: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
@@ -162,6 +181,9 @@ class _InputFactory:
     def __getitem__(self, items: Any) -> Any:
         return InputType(self.kind, items, caller())
 
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise fail(f'{self.kind} takes its dtype in square brackets: {self.kind}["i32"]')
+
 
 Input: Any = _InputFactory("Input")
 Target: Any = _InputFactory("Target")
@@ -181,6 +203,9 @@ class _ArrayFactory:
 
     def __getitem__(self, items: Any) -> ArrayType:
         return ArrayType(items, caller())
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        raise fail('Array takes a count and a block in square brackets: Array["n_layers", "Block"]')
 
 
 __all__ = ["Array", "Tensor"]
@@ -230,8 +255,10 @@ class ParamSpec:
         return self if owner is None else current(self.where).param(owner, self)
 
 
-def Param(shape: Any, *, when: str | bool = True, **options: Any) -> Any:
+def Param(shape: Any, *more: Any, when: str | bool = True, **options: Any) -> Any:
     """A weight as a class attribute: weight = Param(Tensor["M", "K"], init=normal(0.02))."""
+    if more:
+        raise fail(f'Param: found {", ".join(map(repr, (shape, *more)))}, expected the shape as Tensor["M", "K"], and options by name')
     return ParamSpec(shape, when, options, caller())
 
 
@@ -267,6 +294,12 @@ class Module:
     _export_indexed: dict[str, str] = {}
     _ties: tuple[tuple[str, str, str, Where], ...] = ()
     _where: Where = ("", 0)
+    _made: Where = ("", 0)  # where it was created
+
+    def __new__(cls, *_: Any, **__: Any) -> Module:
+        made = super().__new__(cls)
+        made._made = caller()
+        return made
 
     def __repr__(self) -> str:
         return f"the module {self._path or type(self).__name__}"
@@ -280,7 +313,11 @@ class Module:
     def __call__(self, *args: Any, name: str | None = None, part: str | None = None, **more: Any) -> Any:
         from surogate.dsl.graph import current
 
-        return current(caller()).call(self, args, more, name, part)
+        where = caller()
+        try:
+            return current(where).call(self, args, more, name, part)
+        except DslError as error:
+            raise error.seen_from(where).seen_from(self._where) from None
 
 
 def _declare(kind: str) -> Callable[[C], C]:
@@ -467,7 +504,10 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
         for field in ("per", "default", "null", "needed_if"):
             if isinstance(text := key.entry.get(field), str):
                 entry = {"i": False} if "per" in key.entry and field != "per" else {}
-                check_symbols(dim(text, key.where), known | entry, key.where, later=symbols)
+                try:
+                    check_symbols(dim(text, key.where), known | entry, key.where, later=symbols)
+                except DslError as error:
+                    raise error.seen_from(config.where) from None
         known[name] = "per" in key.entry
     for expression, message in pairs("hf_config: require", require or {}).items():
         check_symbols(dim(expression), known, config.where)
