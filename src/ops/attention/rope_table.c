@@ -21,8 +21,9 @@ static Status rope_table_infer(Node *node)
             "attribute frequencies has %lld numbers, expected one for each of %lld pairs", (long long)given->count,
             (long long)(attrs->head_dim / 2));
     for (int64_t i = 0; i < given->count; i++)
-        FAIL_IF(!(given->values[i] > 0 && isfinite(given->values[i])), ERR_INVALID,
-                "attribute frequencies has %g for pair %lld, expected a positive number", given->values[i], (long long)i);
+        FAIL_IF(!(given->values[i] >= 0 && isfinite(given->values[i])), ERR_INVALID,
+                "attribute frequencies has %g for pair %lld, expected a number from 0 (it doesn't turn) on", given->values[i],
+                (long long)i);
     node->out[0]->type = type_make(DT_F32, 2, attrs->len, attrs->head_dim);
     return OK;
 }
@@ -72,5 +73,6 @@ const OpDef op_rope_table = {
     .cost = rope_table_cost,
     .cpu = {{DT_SET_FLOAT, rope_table_cpu, "reference"}},
     .samples = "{len=40, head_dim=16}\n"
-               "{len=300, head_dim=12, theta=500000, scale=1.19, frequencies=[1, 0.3, 0.05, 0.004, 0.0002, 3e-06]}\n",
+               "{len=300, head_dim=12, theta=500000, scale=1.19, frequencies=[1, 0.3, 0.05, 0.004, 0.0002, 3e-06]}\n"
+               "{len=9, head_dim=4, frequencies=[0.5, 0]}\n",
 };
