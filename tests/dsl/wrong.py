@@ -195,6 +195,10 @@ WRONG = [
     (ARRAY, 'blocks = Array("L", "Block")', "Array takes a count and a block in square brackets", None),
     (ARRAY, 'blocks = Array["L", "Blok"]', "Array: 'Blok' is no @block of this file; did you mean Block?", None),
     (FORWARD, FORWARD.replace("hyper: Any", 'hyper: Any, kind: Input("i32")'), 'Input takes its dtype in square brackets: Input["i32"]', None),
+    (ACT, "g.relu2(h)", "unknown op relu2; expected g.relu(x, squared=True)", None),
+    (ACT, 'g.geglu(h, h)', "unknown op geglu; expected g.swiglu(gate, up, gelu=True)", None),
+    (INDEXED, INDEXED + '\n@hf_mapping("embed", "wte")', "@hf_mapping: expected names as q=\"q_proj\" or {\"q.weight\": \"q_proj.weight\"}, found 'embed', 'wte'",
+     '@hf_mapping("embed", "wte")'),
     (ACT, 'g.cast(h, "bf16")', "attributes have names, as dtype='bf16'", None),
     (EPS, 'eps=Key(None, "exp(1)")', 'expression "exp(1)": unknown function exp; expected one of ceil, floor, log, max,', None),
     # Arrays: several tensors, and the turns of a repeat

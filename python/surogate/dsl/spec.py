@@ -569,9 +569,10 @@ class _Mapping:
 
         return attach
 
-    def __call__(self, names: dict[str, Any] | None = None, **more: Any) -> Callable[[C], C]:
-        if not isinstance(names or {}, dict):
-            raise fail(f'@{self._name}: expected names as q="q_proj" or {{"q.weight": "q_proj.weight"}}, found {names!r}')
+    def __call__(self, names: dict[str, Any] | None = None, *others: Any, **more: Any) -> Callable[[C], C]:
+        if others or not isinstance(names or {}, dict):
+            found = ", ".join(map(repr, (names, *others)))
+            raise fail(f'@{self._name}: expected names as q="q_proj" or {{"q.weight": "q_proj.weight"}}, found {found}')
         for key, name in {**(names or {}), **more}.items():
             if not isinstance(name, str) and not (isinstance(name, dict) and name.keys() in _SOURCES):
                 raise fail(f"@{self._name}: {key} is {name!r}, expected a name, concat(...), transpose(...) or rows(...)")
