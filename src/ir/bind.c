@@ -83,7 +83,8 @@ Status bind_eval(Binder *b, const JsonValue *value, double *out)
         status = status_fail(ERR_INVALID, "expected a number or an expression, found %s", json_type_name(value->type));
     if (status != OK) return status_prefix(status, "%s", bind_place(b, value));
     if (!isfinite(*out))
-        BIND_FAIL(b, value, "%s is %g, expected a finite number", value->type == JSON_STRING ? value->string.data : "it", *out);
+        BIND_FAIL(b, value, "%s is %g, expected a finite number", value->type == JSON_STRING ? value->string.data : "it",
+                  isnan(*out) ? (double)NAN : *out); /* without the sign of 0 / 0 */
     return OK;
 }
 

@@ -105,6 +105,12 @@ static Status infer_block_codes(const Node *node, DType dtype, TensorType *out)
     return OK;
 }
 
+Status infer_eps(double eps)
+{
+    FAIL_IF(!(eps >= 0), ERR_INVALID, "attribute eps is %g, expected 0 or more", eps);
+    return OK;
+}
+
 Status infer_codes(Node *node, int64_t codes)
 {
     enum { MOST = 3 };

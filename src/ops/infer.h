@@ -35,6 +35,9 @@ NODISCARD Status infer_product(Node *node, int b, int bias, int acc);
  * codes. */
 NODISCARD Status infer_codes(Node *node, int64_t codes);
 
+/* Checks a norm's attribute eps, which is added to a mean square: at least 0. */
+NODISCARD Status infer_eps(double eps);
+
 /* Whether codes can be made of an output of this type: rows have a multiple of `whole` elements, and all present inputs in the bit mask
  * `ins` have its dtype. */
 bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t ins);

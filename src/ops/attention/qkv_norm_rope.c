@@ -22,6 +22,7 @@ static Status qkv_norm_rope_infer(Node *node)
     FAIL_IF(attrs->num_heads < 1 || attrs->num_kv_heads < 1 || head_dim < 2 || head_dim % 2 || head_dim > ROPE_MAX_HEAD_DIM, ERR_INVALID,
             "attributes num_heads %lld, num_kv_heads %lld, head_dim %lld: expected heads, and an even head_dim up to %d",
             (long long)attrs->num_heads, (long long)attrs->num_kv_heads, (long long)head_dim, ROPE_MAX_HEAD_DIM);
+    TRY(infer_eps(attrs->eps));
     TRY(infer_input(node, IN_QKV, "qkv", DT_SET_DECODE, DIMS(-1, -1, heads * head_dim)));
     const TensorType *qkv = &node->in[IN_QKV]->type;
     FAIL_IF(!node->in[IN_WQ] != !node->in[IN_WK], ERR_INVALID, "wq and wk come together or not at all");

@@ -17,6 +17,7 @@ static bool add_rms_norm_codes_fit(const Node *node, int64_t whole)
 /* a, b (..., C), w (C) -> s, y (..., C) of a's dtype, rstd (...) f32, [the codes of y, see OpCodes]. */
 static Status add_rms_norm_infer(Node *node)
 {
+    TRY(infer_eps(((const RmsNormAttrs *)node->attrs)->eps));
     TRY(infer_float(node, 0, "a", 2));
     const TensorType *a = &node->in[0]->type;
     TRY(infer_like(node, 1, "b", DT_SET_DECODE, a));

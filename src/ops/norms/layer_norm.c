@@ -18,6 +18,7 @@ enum { IN_DY, IN_X, IN_W, IN_MEAN, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_ACC_DB };
 /* x (..., C), [w (C)], [b (C)] of w's dtype -> y (..., C) of x's dtype, mean (...) f32, rstd (...) f32. */
 static Status layer_norm_infer(Node *node)
 {
+    TRY(infer_eps(((const LayerNormAttrs *)node->attrs)->eps));
     TRY(infer_float(node, X, "x", 2));
     const TensorType *x = &node->in[X]->type;
     if (node->in[W]) TRY(infer_input(node, W, "w", DT_SET_DECODE, DIMS(type_cols(x))));

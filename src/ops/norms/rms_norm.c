@@ -17,6 +17,7 @@ static bool rms_norm_codes_fit(const Node *node, int64_t whole)
 /* x (..., C), w (C) -> y (..., C) of x's dtype, rstd (...) f32, [the codes of y, see OpCodes]. */
 static Status rms_norm_infer(Node *node)
 {
+    TRY(infer_eps(((const RmsNormAttrs *)node->attrs)->eps));
     TRY(infer_float(node, 0, "x", 2));
     const TensorType *x = &node->in[0]->type;
     TRY(infer_input(node, 1, "w", DT_SET_DECODE, DIMS(type_cols(x))));
