@@ -251,6 +251,10 @@ WRONG = [
     (SUM, "return [1][2]", "IndexError: list index out of range", None),
 ]
 
+# Two tensors go through the blocks.
+TWO = BASE.replace('def forward(self, x: Tensor["B", "T", "C"]) -> Tensor["B", "T", "C"]:', "def forward(self, state: Any) -> Any:").replace(H, "x, kept = state; " + H)
+TWO = TWO.replace(SUM, SUM + ", kept").replace("self.blocks(x)", "self.blocks((x, x))[0]")
+
 # (base file, text to replace, [(replacement, in which & is the old text; the message; the instance; the text whose line the message names)])
 MORE = [
     (HEADS, '"B", "T", "H", "D", name="q.heads"', [
@@ -718,6 +722,18 @@ MORE = [
     (HEADS, "def __init__(self) -> None:\n        self.lm_head", [
         ("def __init__() -> None:\n        self.lm_head", "Heads takes arguments (invalid method signature); expected a @model whose __init__ has none", "",
          "@model"),
+    ]),
+    (TWO, SUM + ", kept", [
+        (SUM, "Block: its result is (B, T, C), expected ((B, T, C), (B, T, C)) as its first input", "blocks", "@block"),
+        (SUM + ", kept, x", "Block: its result is ((B, T, C), (B, T, C), (B, T, C)), expected ((B, T, C), (B, T, C)) as its first input", "blocks", "@block"),
+        (SUM + ", self.up(kept)", "Block: its result is ((B, T, C), (B, T, 4 * C)), expected ((B, T, C), (B, T, C)) as its first input", "blocks", "@block"),
+    ]),
+    (TWO, "x, kept = state", [
+        ("x, kept, more = state", "ValueError: not enough values to unpack (expected 3, got 2)", "blocks.{i}", None),
+    ]),
+    (TWO, "self.blocks((x, x))[0]", [
+        ("self.blocks((x, x))", "Linear: x is ((B, T, C), (B, T, C)), expected a tensor (..., C)", "lm_head", None),
+        ("self.blocks(x)[0]", "a tensor is one value, no tuple; expected g.slice or g.columns for parts of it", "blocks.{i}", "x, kept = state"),
     ]),
     (Z_LOSS, 'return {"losses": losses, "loss": loss, "z_loss": z_loss}', [
         ('return {"losses": losses, "z_loss": z_loss}',
