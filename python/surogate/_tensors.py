@@ -61,7 +61,7 @@ class Tensor:
 
 
 def _of_array(array: np.ndarray[Any, Any], name: str) -> Tensor:
-    if array.dtype.name not in DTYPES:
+    if array.dtype.name not in DTYPES or not array.dtype.isnative:  # ">f4" is called float32 too
         raise TypeError(f"{name} has dtype {array.dtype}; expected one of {', '.join(DTYPES)}")
     strides = tuple(stride // array.itemsize for stride in array.strides)
     return Tensor(array, array.ctypes.data, array.dtype.name, array.shape, strides)

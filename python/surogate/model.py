@@ -82,6 +82,13 @@ def _row(value: Any, name: str) -> dict[str, Any]:
     return _messages_or_ids(value, name)
 
 
+def _listed(values: Iterable[Any], name: str) -> Iterable[Any]:
+    """`values`, unless it is one text or one object: its letters or keys would count as rows."""
+    if isinstance(values, str | bytes | Mapping):
+        raise TypeError(f"{name} is one {type(values).__name__}; expected a list")
+    return values
+
+
 class Model(Closes):
     """A model's folder, or an adapter's folder that names its base.
 
@@ -144,7 +151,7 @@ class Model(Closes):
         or without "tools", or {"ids"} with "labels", a "mask" or "prompt_tokens", which say which tokens are summed. Of messages the
         assistant's turns are summed, as training lays them out. A row's numbers don't depend on other rows.
         """
-        data = "\n".join(json.dumps(_row(row, f"rows[{i}]")) for i, row in enumerate(rows)).encode()
+        data = "\n".join(json.dumps(_row(row, f"rows[{i}]")) for i, row in enumerate(_listed(rows, "rows"))).encode()
         text, length = c_void_p(), c_size_t()
         if not data:
             return []
@@ -203,7 +210,7 @@ class Model(Closes):
         so many of the likeliest tokens. A logit bias of -inf bans a token. Ctrl+C is raised after the current step. adapters: PEFT folders
         by name; a prompt {"prompt": TEXT, "adapter": NAME} uses that adapter, other prompts the model alone.
         """
-        data = "\n".join(json.dumps(_prompt(prompt, f"prompts[{i}]")) for i, prompt in enumerate(prompts)).encode()
+        data = "\n".join(json.dumps(_prompt(prompt, f"prompts[{i}]")) for i, prompt in enumerate(_listed(prompts, "prompts"))).encode()
         chosen = _arrays.sampling(temperature, top_k, top_p, seed)
         settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs, adapters or {})
         settings.max_tokens, settings.n = _native.whole(max_tokens, "max_tokens", 1), _native.whole(n, "n", 1)

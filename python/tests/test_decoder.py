@@ -110,6 +110,7 @@ class Decoding(unittest.TestCase):
 
         refuses(TypeError, "weight is None", weight=None)
         refuses(TypeError, "weight has dtype float64", weight=WEIGHT.astype(np.float64))
+        refuses(TypeError, "weight has dtype >f4", weight=WEIGHT.astype(">f4"))
         refuses(ValueError, r"weight has shape \(301, 48\); expected \(301, 49\)", dim=49)
         refuses(ValueError, "expected rows or columns without gaps", weight=np.ones((VOCAB, 2 * DIM), np.float32)[:, ::2])
         refuses(ValueError, "strategy is 'beam'", strategy="beam")
@@ -124,6 +125,8 @@ class Decoding(unittest.TestCase):
                 decoder.decode(HIDDEN[:, :47])
             with self.assertRaisesRegex(TypeError, "hidden has dtype float64"):
                 decoder.decode(HIDDEN.astype(np.float64))
+            with self.assertRaisesRegex(TypeError, "hidden has dtype >f4"):
+                decoder.decode(HIDDEN[:2].astype(">f4"))
             with self.assertRaisesRegex(SurogateError, "a batch of 0 rows; this decoder takes 1 to 4"):
                 decoder.decode(HIDDEN[:0])
             with self.assertRaisesRegex(SurogateError, "a batch of 9 rows; this decoder takes 1 to 4"):

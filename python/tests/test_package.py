@@ -507,6 +507,10 @@ class Steps(InFolder):
                 model.generate_rows([[{"role": "user", "content": "who"}]])
             with self.assertRaisesRegex(TypeError, "expected a list of texts"):
                 model.generate_rows(["a"], stop="a")
+            with self.assertRaisesRegex(TypeError, "prompts is one str; expected a list"):
+                model.generate_rows("To be")
+            with self.assertRaisesRegex(TypeError, "rows is one dict; expected a list"):
+                model.score({"text": "To be"})
 
     def test_from_config_needs_no_folder(self) -> None:
         import json

@@ -130,7 +130,7 @@ Status api_check_ids(const int32_t *ids, size_t num, int64_t vocab_size)
 
 Status api_check_sampling(const sg_sampling *sampling)
 {
-    FAIL_IF(!(sampling->temperature >= 0 && sampling->temperature <= 1e6), ERR_INVALID, "temperature %g; expected a number from 0 on",
+    FAIL_IF(!(sampling->temperature >= 0 && sampling->temperature <= 1e6), ERR_INVALID, "temperature %g; expected 0 to 1e6",
             sampling->temperature);
     FAIL_IF(sampling->top_k < 0, ERR_INVALID, "top_k %lld; expected a number of tokens, or 0 for all", (long long)sampling->top_k);
     FAIL_IF(!(sampling->top_p >= 0 && sampling->top_p <= 1), ERR_INVALID, "top_p %g; expected 0 to 1", sampling->top_p);

@@ -12,7 +12,8 @@ static Status check_numbers(const SampleArgs *s)
 {
     const SampleOptions *o = &s->sample;
     FAIL_IF(s->max_tokens < 1, ERR_INVALID, "--max-tokens %lld: expected at least 1", (long long)s->max_tokens);
-    FAIL_IF(!(o->temperature >= 0), ERR_INVALID, "--temperature %g: expected at least 0", o->temperature);
+    FAIL_IF(!(o->temperature >= 0 && isfinite(o->temperature)), ERR_INVALID, "--temperature %g: expected a finite number of at least 0",
+            o->temperature);
     FAIL_IF(!(o->top_p > 0 && o->top_p <= 1), ERR_INVALID, "--top-p %g: expected 0 < p <= 1", o->top_p);
     FAIL_IF(o->top_k < 0, ERR_INVALID, "--top-k %lld: expected at least 0", (long long)o->top_k);
     FAIL_IF(!(o->min_p >= 0 && o->min_p <= 1), ERR_INVALID, "--min-p %g: expected 0 to 1", o->min_p);

@@ -38,7 +38,8 @@ static Status read_options(const DecoderBench *bench, HeadBenchOptions *out)
     TRY(find_name("strategy", bench->strategy, strategies, sizeof strategies / sizeof strategies[0], &strategy));
     out->strategy = (HeadStrategy)strategy;
     FAIL_IF(bench->vocab < 1 || bench->vocab > INT32_MAX || bench->dim < 1 || bench->dim > INT32_MAX, ERR_INVALID,
-            "surogate bench decoder: a matrix of %lld x %lld: expected at least 1 x 1", (long long)bench->vocab, (long long)bench->dim);
+            "surogate bench decoder: a matrix of %lld x %lld: expected 1 to 2147483647 each", (long long)bench->vocab,
+            (long long)bench->dim);
     FAIL_IF(bench->batches < 1 || bench->batches > 1000000, ERR_INVALID, "surogate bench decoder: --batches %lld: expected 1 to 1000000",
             (long long)bench->batches);
     return OK;

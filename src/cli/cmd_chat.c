@@ -13,7 +13,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_CONTEXT = 8192 };
+enum {
+    MOST_CONTEXT = 8192,
+    MOST_TYPED = 4095, /* Linux drops the rest of a line that is typed or pasted into a terminal */
+};
+#define NO_UTF8 '\xFF' /* replaces NUL in a line: like any byte that isn't UTF-8, the model reads it as U+FFFD */
 
 typedef struct ChatArgs {
     const char *system;
@@ -96,8 +100,8 @@ static Status read_more(Lines *lines)
     return OK;
 }
 
-/* Gets the next line without its newline; it is valid until the next call. */
-static Status next_line(Lines *lines, LineKind *out_kind, char **out_line)
+/* Gets the next line without its line break, "\n" or "\r\n"; it is valid until the next call. Warns of a line that may be incomplete. */
+static Status next_line(Lines *lines, bool is_terminal, LineKind *out_kind, char **out_line)
 {
     while (!lines->at_end && !memchr(strbuf_cstr(&lines->bytes) + lines->begin, '\n', lines->bytes.len - lines->begin)) {
         TRY(read_more(lines));
@@ -109,7 +113,13 @@ static Status next_line(Lines *lines, LineKind *out_kind, char **out_line)
     char  *line = lines->bytes.data + lines->begin, *newline = memchr(line, '\n', lines->bytes.len - lines->begin);
     size_t len = newline ? (size_t)(newline - line) : lines->bytes.len - lines->begin;
     lines->begin += len + (newline != NULL);
+    if (len && line[len - 1] == '\r') len--;
+    if (is_terminal && len >= MOST_TYPED)
+        log_warn("a terminal passes on %d bytes of a line at most: what comes after them is lost. Ask longer questions from a pipe or with "
+                 "generate --messages",
+                 MOST_TYPED);
     line[len] = 0;
+    for (size_t i = 0; i < len; i++) line[i] = line[i] ? line[i] : NO_UTF8;
     *out_kind = LINE_IS_THERE;
     *out_line = line;
     return OK;
@@ -151,12 +161,17 @@ static Status encode_fitting(const Chat *c, TokenIds *ids)
         dropped++;
         TRY(encode(c, ids));
     }
-    if (dropped) log_info("the context is full: the oldest %zu turn%s forgotten", dropped, dropped > 1 ? "s are" : " is");
+    bool can_grow = c->context < c->infer->model->max_positions;
+    FAIL_IF((int64_t)ids->len >= c->context && c->args->drops_oldest, ERR_INVALID,
+            "even without the earlier turns there are %zu tokens, and the context has %lld: this question is left out, and no turn is "
+            "forgotten. Ask a shorter one%s",
+            ids->len, (long long)c->context, can_grow ? ", or start with a larger --context" : "");
     FAIL_IF(
         (int64_t)ids->len >= c->context, ERR_INVALID,
         "the conversation has %zu tokens, and the context %lld: this question is left out. Ask a shorter one, begin anew with /clear, or "
         "start with --drop-oldest%s",
-        ids->len, (long long)c->context, c->context < c->infer->model->max_positions ? " or a larger --context" : "");
+        ids->len, (long long)c->context, can_grow ? " or a larger --context" : "");
+    if (dropped) log_info("the context is full: the oldest %zu turn%s forgotten", dropped, dropped > 1 ? "s are" : " is");
     return OK;
 }
 
@@ -227,7 +242,7 @@ static Status take_line(Chat *c, const char *line, ChatAct *act)
     if (status != OK) return survive(c, status);
     if (*act != CHAT_ASK) return OK;
     status = answer_turn(c);
-    return status == ERR_INVALID ? survive(c, status) : status;
+    return status == ERR_INVALID || status == ERR_DIVERGED ? survive(c, status) : status;
 }
 
 static Status talk(Chat *c)
@@ -240,7 +255,7 @@ static Status talk(Chat *c)
     while (status == OK && kind != LINE_END && act != CHAT_QUIT) {
         forget_interrupts();
         status = print_text(c, "> ");
-        if (status == OK) status = next_line(&lines, &kind, &line);
+        if (status == OK) status = next_line(&lines, c->is_terminal, &kind, &line);
         if (status == OK && kind != LINE_IS_THERE) status = print_text(c, "\n");
         if (status == OK && kind == LINE_INTERRUPTED) log_info("Ctrl+D or /quit ends; /help lists the commands");
         if (status == OK && kind == LINE_IS_THERE) status = take_line(c, line, &act);

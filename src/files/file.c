@@ -341,6 +341,10 @@ struct FileWriter {
 
 static Status open_writer(const char *path, int flags, FileWriter **out)
 {
+    struct stat info;
+    /* The rename would put a file in place of /dev/null, say. */
+    FAIL_IF(stat(path, &info) == 0 && !S_ISREG(info.st_mode), ERR_INVALID, "%s is %s; expected the name of a file", path,
+            kind_name(info.st_mode));
     SCOPED(scoped_free) FileWriter *writer = malloc_or_end(sizeof *writer);
     TRY(copy_path(writer->path, path));
     snprintf(writer->partial, sizeof writer->partial, "%s" PARTIAL_END, path);

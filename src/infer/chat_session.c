@@ -22,9 +22,10 @@ struct ChatSession {
     char  *system; /* NULL: none */
     Turn  *turns;
     size_t num_turns, capacity;
-    bool   is_waiting; /* the last turn waits for an answer */
-    size_t num_asked;  /* turns asked since the session began */
-    Arena  arena;      /* for the list of messages */
+    size_t num_dropped; /* the oldest turns, which are left out while the last turn waits, and freed when it is answered */
+    bool   is_waiting;  /* the last turn waits for an answer */
+    size_t num_asked;   /* turns asked since the session began */
+    Arena  arena;       /* for the list of messages */
 };
 
 static char *copy_text(const char *text)
@@ -51,7 +52,7 @@ static void free_turn(Turn *turn)
 static void forget_turns(ChatSession *s)
 {
     for (size_t i = 0; i < s->num_turns; i++) free_turn(&s->turns[i]);
-    s->num_turns = 0;
+    s->num_turns = s->num_dropped = 0;
     s->is_waiting = false;
 }
 
@@ -86,6 +87,10 @@ void chat_session_answer(ChatSession *s, Str answer)
     strbuf_append(&turn->answer, answer.data, answer.len);
     turn->has_answer = true;
     s->is_waiting = false;
+    for (size_t i = 0; i < s->num_dropped; i++) free_turn(&s->turns[i]);
+    s->num_turns -= s->num_dropped;
+    memmove(s->turns, s->turns + s->num_dropped, s->num_turns * sizeof *s->turns);
+    s->num_dropped = 0;
 }
 
 void chat_session_withdraw(ChatSession *s)
@@ -93,13 +98,13 @@ void chat_session_withdraw(ChatSession *s)
     if (!s->is_waiting) return;
     if (!last_turn(s)->has_answer) free_turn(&s->turns[--s->num_turns]);
     s->is_waiting = false;
+    s->num_dropped = 0;
 }
 
 bool chat_session_drop_oldest(ChatSession *s)
 {
-    if (s->num_turns < 2) return false;
-    free_turn(&s->turns[0]);
-    memmove(s->turns, s->turns + 1, --s->num_turns * sizeof *s->turns);
+    if (!s->is_waiting || s->num_turns - s->num_dropped < 2) return false;
+    s->num_dropped++;
     return true;
 }
 
@@ -124,7 +129,7 @@ const JsonValue *chat_session_messages(ChatSession *s)
     JsonValue *list = arena_new(&s->arena, JsonValue);
     *list = (JsonValue){.type = JSON_ARRAY, .items = arena_array(&s->arena, JsonValue, 2 * s->num_turns + 1)};
     if (s->system) add_message(s, list, "system", str_of(s->system));
-    for (size_t i = 0; i < s->num_turns; i++) {
+    for (size_t i = s->num_dropped; i < s->num_turns; i++) {
         Turn *turn = &s->turns[i];
         add_message(s, list, "user", str_of(turn->question));
         if (s->is_waiting && i + 1 == s->num_turns) break;

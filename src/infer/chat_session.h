@@ -25,9 +25,11 @@ void chat_session_help(StrBuf *out);
 const JsonValue *chat_session_messages(ChatSession *session);
 
 void chat_session_answer(ChatSession *session, Str answer);
-void chat_session_withdraw(ChatSession *session); /* forgets the question that waits; its earlier answer, if it has one, stays */
+/* Forgets the question that waits. Its earlier answer, if it has one, stays, and so do dropped turns. */
+void chat_session_withdraw(ChatSession *session);
 
-/* Forgets the oldest turn; false: only the last turn is left. */
+/* Leaves the oldest turn out, so that the turn that waits fits; chat_session_answer then forgets it. False: only the waiting turn is left,
+ * or none waits. */
 bool chat_session_drop_oldest(ChatSession *session);
 
 /* SampleOptions.request and .number for the turn that waits: its index since the session began, and how often it was asked before. */

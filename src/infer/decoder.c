@@ -195,7 +195,8 @@ void decoder_destroy(Decoder *d)
 
 static Status check_sample(const Decoder *d, const SampleOptions *s)
 {
-    FAIL_IF(!(s->temperature >= 0 && s->temperature < INFINITY), ERR_INVALID, "temperature %g: expected at least 0", s->temperature);
+    FAIL_IF(!(s->temperature >= 0 && s->temperature < INFINITY), ERR_INVALID, "temperature %g: expected a finite number of at least 0",
+            s->temperature);
     FAIL_IF(s->top_k < 0, ERR_INVALID, "top-k %lld: expected at least 0", (long long)s->top_k);
     FAIL_IF(!(s->top_p >= 0 && s->top_p <= 1), ERR_INVALID, "top-p %g: expected 0 to 1", s->top_p);
     FAIL_IF(!(s->min_p >= 0 && s->min_p <= 1), ERR_INVALID, "min-p %g: expected 0 to 1", s->min_p);

@@ -3,6 +3,7 @@
 #include "infer/generate_rows.h"
 
 #include "base/json.h"
+#include "base/log.h"
 #include "base/str.h"
 
 #include <stdlib.h>
@@ -251,12 +252,13 @@ static void round_up(DecoderOptions *options, int64_t most)
     options->prompt = prompt;
 }
 
-/* Checks that every row fits into the cache's pages, and finds the context that the longest text needs. */
-static Status find_context(const RowsRun *r, int64_t *out_context)
+/* Checks that every row fits into the cache's pages, and finds the contexts that the longest and the shortest text need. */
+static Status find_context(const RowsRun *r, int64_t *out_context, int64_t *out_least)
 {
     const PromptFile *file = r->prompts;
     int64_t           most = r->infer->model->max_positions, pages = r->job->pages;
     *out_context = 1;
+    *out_least = most;
     for (const PromptRow *row = file->rows; row < file->rows + file->num_rows; row++) {
         int64_t len = (int64_t)row->num, wanted = max_tokens_of(r, row), context = wanted < most - len ? len + wanted : most;
         int64_t need = ((context < most ? context - 1 : most) + CACHE_PAGE_LEN - 1) / CACHE_PAGE_LEN;
@@ -265,15 +267,26 @@ static Status find_context(const RowsRun *r, int64_t *out_context)
                 "%s:%lld: a prompt of %lld tokens and up to %lld more need %lld pages of the cache; %lld were given (--pages)", file->name,
                 (long long)row->index + 1, (long long)len, (long long)wanted, (long long)need, (long long)pages);
         if (context > *out_context) *out_context = context;
+        if (context < *out_least) *out_least = context;
     }
     return OK;
+}
+
+/* Logs that short texts don't get the rotary factors that they would get alone. */
+static void say_factors(const InferModel *infer, int64_t context, int64_t least)
+{
+    int64_t original;
+    if (!infer_longrope(infer, &original) || context <= original || least > original) return;
+    log_info("all texts have the long factors of longrope, as the longest may have %lld tokens, and the original context is %lld",
+             (long long)context, (long long)original);
 }
 
 static Status start_decoder(RowsRun *r)
 {
     const RowsJob *job = r->job;
-    int64_t        most = r->infer->model->max_positions, context;
-    TRY(find_context(r, &context));
+    int64_t        most = r->infer->model->max_positions, context, least;
+    TRY(find_context(r, &context, &least));
+    if (!job->shares) say_factors(r->infer, context, least);
     DecoderOptions options = answer_decoder(&job->sample, job->logprobs, r->progress.rows, context);
     options.prompt = r->prompts->longest;
     options.pages = job->pages;

@@ -360,7 +360,8 @@ Status head_decoder_result(HeadDecoder *d, int32_t *ids, int64_t rows)
     memcpy(ids, told, (size_t)rows * sizeof *ids);
     for (int64_t b = rows - 1; b >= 0; b--) bad = ids[b] < 0 ? b : bad;
     FAIL_IF(bad < rows, ERR_INVALID,
-            "row %lld has no id: its logits hold NaN or +inf, or are -inf all; hidden states and matrix are to be finite", (long long)bad);
+            "row %lld has no id: its logits hold NaN or +inf, or are -inf all; hidden states, matrix and bias are to be finite",
+            (long long)bad);
     return OK;
 }
 

@@ -256,6 +256,16 @@ int64_t infer_num_choices(const InferModel *infer)
     return tokenizer < model ? tokenizer : model;
 }
 
+bool infer_longrope(const InferModel *infer, int64_t *out_original)
+{
+    const char       key[] = "original_max_position_embeddings";
+    const JsonValue *config = &infer->model->config, *rope = json_get(config, "rope_scaling");
+    const char      *type;
+    if (!rope) rope = json_get(config, "rope_parameters");
+    if (!rope || (!json_get_str(rope, "rope_type", &type) && !json_get_str(rope, "type", &type))) return false;
+    return strcmp(type, "longrope") == 0 && (json_get_int(rope, key, out_original) || json_get_int(config, key, out_original));
+}
+
 Status infer_encode(InferModel *infer, const char *text, size_t len, bool add_special, TokenIds *out)
 {
     EncodeOptions options = {.add_special = add_special};

@@ -102,5 +102,9 @@ NODISCARD Status infer_check_ids(const InferModel *infer, const TokenIds *ids, s
 /* How many ids, from 0 on, can be chosen: the vocabulary size of the model, or of the tokenizer if that is smaller. */
 int64_t infer_num_choices(const InferModel *infer);
 
+/* Whether the model's rotary embedding has two sets of factors (longrope). A session uses the long set for all texts if its context is
+ * longer than *out_original. */
+bool infer_longrope(const InferModel *infer, int64_t *out_original);
+
 /* Length in bytes of the text's first token, which has no loss. 0: that token isn't part of the text, but was added before it, like BOS. */
 size_t infer_first_bytes(const InferModel *infer, Str text, int32_t first);

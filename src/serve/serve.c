@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "files/file.h"
 #include "infer/chat.h"
 #include "setup/setup.h"
@@ -43,6 +44,8 @@ static Status add_key(Serve *serve, Str line, int number)
     while (line.len && is_blank(line.data[line.len - 1])) line.len--;
     while (line.len && is_blank(line.data[0])) line = (Str){line.data + 1, line.len - 1};
     if (!line.len) return OK;
+    FAIL_IF(str_starts(line, str_of("\xEF\xBB\xBF")), ERR_INVALID, "%s:%d: a byte order mark; save the file as UTF-8 without one", path,
+            number);
     FAIL_IF(line.data[0] == '#', ERR_INVALID, "%s:%d: a key begins with '#', and there are no comments here; expected a key a line", path,
             number);
     for (size_t i = 0; i < line.len; i++)
@@ -159,14 +162,8 @@ void serve_destroy(Serve *serve)
 /* Logs which rotary factors are used: longrope has two sets, and the context decides which set all texts get (docs/models.md). */
 static void say_factors(const Serve *serve)
 {
-    const JsonValue *config = &serve->infer->model->config, *rope = json_get(config, "rope_scaling");
-    const char      *type;
-    int64_t          original;
-    if (!rope) rope = json_get(config, "rope_parameters");
-    if (!rope || (!json_get_str(rope, "rope_type", &type) && !json_get_str(rope, "type", &type)) || strcmp(type, "longrope") != 0) return;
-    if (!json_get_int(rope, "original_max_position_embeddings", &original) &&
-        !json_get_int(config, "original_max_position_embeddings", &original))
-        return;
+    int64_t original;
+    if (!infer_longrope(serve->infer, &original)) return;
     bool is_long = serve->options.context > original;
     log_info("all texts have the %s factors of longrope, as --context %lld is %s the original %lld", is_long ? "long" : "short",
              (long long)serve->options.context, is_long ? "beyond" : "within", (long long)original);

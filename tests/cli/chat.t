@@ -57,6 +57,10 @@ check "/quit ends: $(cat "$dir/err")" [ "$status" = 0 -a "$(grep -c . "$dir/out"
 piped $'one\n/regenrate\ntwo\n' "${few[@]}"
 check "a wrong command from a pipe ends it, exit $status" [ "$status" = 2 ]
 check "and is named: $(cat "$dir/err")" grep -qF "there is no command /regenrate, did you mean /regenerate?" "$dir/err"
+printf 'What is 1?\r\n/save %s\r\n' "$dir/crlf.json" | "$SUROGATE" chat "$model" "${few[@]}" > "$dir/out" 2> "$dir/err"
+check "lines of Windows: $(cat "$dir/err")" [ "$(roles "$dir/crlf.json")" = "u:What is 1? a" ]
+printf 'a\0b\n/save %s\n' "$dir/nul.json" | "$SUROGATE" chat "$model" "${few[@]}" > "$dir/out" 2> "$dir/err"
+check "a NUL ends no question: $(roles "$dir/nul.json")" [ "$(roles "$dir/nul.json")" = "u:a$(printf '\xef\xbf\xbd')b a" ]
 piped '' "${few[@]}"
 check "no line at all" [ "$status" = 0 -a ! -s "$dir/out" ]
 
@@ -69,6 +73,18 @@ check "it says what to do: $(cat "$dir/err")" grep -qE 'the conversation has [0-
 piped "$lines" "${few[@]}" --context 400 --drop-oldest
 check "--drop-oldest, exit $status: $(cat "$dir/err")" grep -qE "the context is full: the oldest ([0-9]+ turns are|1 turn is) forgotten" "$dir/err"
 check "the last turn is there: $(roles "$dir/dropped.json")" grep -qE "^u:[2-6] .*u:6 1 2 3 .* a$" <(roles "$dir/dropped.json")
+typed "${few[@]}" --context 400 --drop-oldest << END
+["> ", "one\\n"]
+["one.*> ", "$long $long $long $long\\n"]
+["no turn is forgotten.*> ", "/save $dir/kept.json\\n"]
+["messages are in .*> ", "\\u0004"]
+END
+check "a question that never fits forgets nothing, exit $status: $(cat "$dir/err" "$dir/screen")" [ "$(roles "$dir/kept.json")" = "u:one a" ]
+typed "${few[@]}" --context 8192 << END
+["> ", "$(printf 'a%.0s' $(seq 5000))\\n"]
+["passes on 4095 bytes of a line at most.*> ", "\\u0004"]
+END
+check "a line that the terminal cuts, exit $status: $(tail -n 3 "$dir/screen")" [ "$status" = 0 ]
 refused "a long --context" 2 "made for 16384 positions" -- chat "$model" --context 20000
 cp -r "$model" "$dir/plain"
 rm "$dir/plain/chat_template.jinja"

@@ -258,6 +258,15 @@ check "without a tokenizer: $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -c
 run generate "$dir/bare" --prompts "$dir/ids.jsonl" --max-tokens 3 --ignore-eos --out "$dir/bare.out"
 check "it is complete" grep -qF "is complete already" "$dir/err"
 
+# --- two sets of rotary factors: the longest text decides for all, which is told
+printf '%s\n' '{"ids": [4, 5], "max_tokens": 2}' '{"ids": [4, 5], "max_tokens": 20}' > "$dir/factors.jsonl"
+for lines in 1 2; do
+    head -$lines "$dir/factors.jsonl" > "$dir/factors$lines.jsonl"
+    run generate tests/fixtures/families/phi3_long --prompts "$dir/factors$lines.jsonl" --ignore-eos --device cpu --out "$dir/factors$lines.out"
+    check "factors of $lines lines: $(cat "$dir/err")" \
+        [ "$(grep -c "all texts have the long factors of longrope, as the longest may have 22 tokens, and the original context is 6" "$dir/err")" = $((lines - 1)) ]
+done
+
 # --- bad lines
 printf '%s\n' '{"prompt": "It"}' '{"promt": "is"}' '{"prompt": "is"}' "{\"id\": 9, \"prompt\": \"$(seq -s' ' 300)\"}" > "$dir/bad.jsonl"
 refused "a bad line" 2 "bad.jsonl:2: the row has none of prompt, messages and ids; expected {\"prompt\": TEXT}" -- generate "$model" --prompts "$dir/bad.jsonl" --out "$dir/bad.out"

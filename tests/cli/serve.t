@@ -387,6 +387,8 @@ refused "a key with a blank" 2 "keys:3: " "blank" -- serve "$model" --api-key-fi
 check "which isn't told: $(cat "$dir/err")" [ "$(grep -c words "$dir/err")" = 0 ]
 printf 'one\n  # mine\n' > "$dir/keys"
 refused "a comment among keys" 2 "keys:2: " "#" -- serve "$model" --api-key-file "$dir/keys" --port 0 --device cpu
+printf '\xef\xbb\xbfone\n' > "$dir/keys"
+refused "a byte order mark before keys" 2 "keys:1: a byte order mark" -- serve "$model" --api-key-file "$dir/keys" --port 0 --device cpu
 refused "a port beyond" 2 "--port 70000" -- serve "$model" --port 70000
 refused "two of a name" 2 "both called model" -- serve "$dir/model" --adapter model="$dir/tuned" --port 0 --device cpu
 refused "no adapter" 2 "nowhere" -- serve "$model" --adapter x="$dir/nowhere" --port 0 --device cpu

@@ -173,6 +173,23 @@ static void json_files_come_back(void)
     end();
 }
 
+/* A rename would replace them: with the rights of root even /dev/null. */
+static void only_files_are_replaced(void)
+{
+    struct stat info;
+    begin();
+    EXPECT_INT(mkfifo(in_top("pipe"), 0600), 0);
+    EXPECT_INT(symlink("/dev/null", in_top("null")), 0);
+    EXPECT_INT(mkdir(in_top("folder"), 0700), 0);
+    EXPECT_FAILS(file_write_atomic(in_top("pipe"), "x", 1), ERR_INVALID, "pipe is a pipe; expected the name of a file");
+    EXPECT_FAILS(file_write_atomic(in_top("null"), "x", 1), ERR_INVALID, "null is a device; expected the name of a file");
+    EXPECT_FAILS(file_write_atomic(in_top("folder"), "x", 1), ERR_INVALID, "folder is a folder; expected the name of a file");
+    EXPECT(lstat(in_top("pipe"), &info) == 0 && S_ISFIFO(info.st_mode));
+    EXPECT(lstat(in_top("null"), &info) == 0 && S_ISLNK(info.st_mode));
+    EXPECT(!is_there(in_top("pipe.partial")) && !is_there(in_top("null.partial")));
+    end();
+}
+
 TEST_MAIN(TEST(a_new_folder_appears_at_the_end), TEST(what_was_left_is_removed), TEST(a_folder_that_is_there_keeps_its_other_files),
           TEST(a_refusal_leaves_nothing), TEST(two_writers_of_one_folder_are_told), TEST(a_folder_is_made_once_and_again_after_a_failure),
-          TEST(names_that_are_wanted_are_removed), TEST(json_files_come_back))
+          TEST(names_that_are_wanted_are_removed), TEST(json_files_come_back), TEST(only_files_are_replaced))

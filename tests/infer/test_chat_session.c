@@ -120,6 +120,29 @@ static void the_oldest_turns_go_first(void)
     EXPECT(!chat_session_drop_oldest(s));
     expect_messages(s, "s:x u:t");
     EXPECT_INT(chat_session_request(s), 19);
+    chat_session_answer(s, str_of("!"));
+    EXPECT(!chat_session_drop_oldest(s));
+    expect_messages(s, "s:x u:t a:!");
+    chat_session_destroy(s);
+}
+
+static void dropped_turns_come_back_without_an_answer(void)
+{
+    ChatSession *s = chat_session_create(NULL);
+    take(s, "one");
+    chat_session_answer(s, str_of("first"));
+    take(s, "two");
+    EXPECT(chat_session_drop_oldest(s));
+    expect_messages(s, "u:two");
+    chat_session_withdraw(s);
+    expect_messages(s, "u:one a:first");
+    take(s, "three");
+    EXPECT(chat_session_drop_oldest(s));
+    chat_session_answer(s, str_of("third"));
+    take(s, "/regenerate");
+    EXPECT(!chat_session_drop_oldest(s));
+    chat_session_withdraw(s);
+    expect_messages(s, "u:three a:third");
     chat_session_destroy(s);
 }
 
@@ -170,5 +193,5 @@ static void unknown_commands_change_nothing(void)
 }
 
 TEST_MAIN(TEST(lines_are_turns), TEST(the_system_message_is_replaced_and_turns_stay), TEST(another_answer_takes_the_place_of_the_last),
-          TEST(what_is_withdrawn_leaves_nothing), TEST(the_oldest_turns_go_first), TEST(saved_messages_read_back),
-          TEST(unknown_commands_change_nothing))
+          TEST(what_is_withdrawn_leaves_nothing), TEST(the_oldest_turns_go_first), TEST(dropped_turns_come_back_without_an_answer),
+          TEST(saved_messages_read_back), TEST(unknown_commands_change_nothing))
