@@ -80,6 +80,14 @@ typed "${few[@]}" --context 400 --drop-oldest << END
 ["messages are in .*> ", "\\u0004"]
 END
 check "a question that never fits forgets nothing, exit $status: $(cat "$dir/err" "$dir/screen")" [ "$(roles "$dir/kept.json")" = "u:one a" ]
+size=$("$python" -c 'import json, sys; t = json.load(open(sys.argv[1])); print(max([*t["model"]["vocab"].values(), *(a["id"] for a in t["added_tokens"])]))' "$model/tokenizer.json")
+# shellcheck disable=SC2046
+typed $(seq -f '--ban %.0f' 0 "$size") << END
+["> ", "one\\n"]
+["forbids all tokens.*> ", "/save $dir/forbidden.json\\n"]
+["messages are in .*> ", "\\u0004"]
+END
+check "an answer that can't be doesn't end it, exit $status: $(tail -n 3 "$dir/screen")" [ "$status" = 0 -a "$(roles "$dir/forbidden.json")" = "" ]
 typed "${few[@]}" --context 8192 << END
 ["> ", "$(printf 'a%.0s' $(seq 5000))\\n"]
 ["passes on 4095 bytes of a line at most.*> ", "\\u0004"]
