@@ -151,7 +151,7 @@ def sampling(temperature: float, top_k: int, top_p: float, seed: int) -> _native
     return _native.Sampling(
         _native.real(temperature, "temperature"),
         _native.whole(top_k, "top_k"),
-        _native.real(top_p, "top_p"),
+        _native.factor(top_p, "top_p"),
         _native.whole(seed, "seed", 0, 2**64 - 1),
     )
 

@@ -354,6 +354,14 @@ def real(value: Any, name: str) -> float:
     return float(value)
 
 
+def factor(value: Any, name: str) -> float:
+    """As real. ValueError for 0, which the library's structures read as 1: no limit, no penalty."""
+    number = real(value, name)
+    if number == 0:
+        raise ValueError(f"{name} is 0; expected a number above 0; 1 changes nothing")
+    return number
+
+
 def take_text(memory: c_void_p, length: int | None = None) -> str:
     """Copies and frees the text that a call returned."""
     try:

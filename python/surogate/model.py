@@ -215,7 +215,7 @@ class Model(Closes):
         settings = _arrays.generation(chosen, logit_bias or {}, stop, logprobs, adapters or {})
         settings.max_tokens, settings.n = _native.whole(max_tokens, "max_tokens", 1), _native.whole(n, "n", 1)
         settings.rows = _native.whole(rows, "rows")
-        settings.min_p, settings.repetition_penalty = _native.real(min_p, "min_p"), _native.real(repetition_penalty, "repetition_penalty")
+        settings.min_p, settings.repetition_penalty = _native.real(min_p, "min_p"), _native.factor(repetition_penalty, "repetition_penalty")
         settings.presence_penalty = _native.real(presence_penalty, "presence_penalty")
         settings.frequency_penalty = _native.real(frequency_penalty, "frequency_penalty")
         settings.ignore_eos, settings.skip_bad = bool(ignore_eos), bool(skip_bad)

@@ -486,6 +486,8 @@ class Steps(InFolder):
                 ("n is 0; expected 1", {"n": 0}),
                 ("max_tokens is 0; expected 1", {"max_tokens": 0}),
                 ("logprobs is -1; expected 0", {"logprobs": -1}),
+                ("top_p is 0; expected a number above 0", {"top_p": 0}),
+                ("repetition_penalty is 0; expected a number above 0", {"repetition_penalty": 0.0}),
                 (r"stop\[0\] is ''", {"stop": [""]}),
             ):
                 with self.assertRaisesRegex(ValueError, says):

@@ -197,7 +197,7 @@ Status infer_start(InferModel *infer)
 {
     infer_stop(infer);
     if (!infer->is_told) hf_model_tell(infer->model, infer->options.model_dtype, infer->options.weight_format, NULL, NULL);
-    TRY(setup_session(&infer->arena, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
+    TRY(setup_session(&infer->plan_arena, infer->model, &infer->options, infer->device, &infer->plan, &infer->session));
     TRY(setup_refuse_inputs(infer->model, infer->plan));
     TRY(weights_load(infer->session, infer->model));
     if (!infer->is_told) TRY(weights_tell_requantised(infer->session, infer->model));
@@ -224,6 +224,8 @@ Status infer_start_decoding(InferModel *infer, const DecoderOptions *options)
 void infer_stop(InferModel *infer)
 {
     session_destroy(infer->session);
+    arena_deinit(&infer->plan_arena);
+    infer->plan = NULL;
     infer->session = NULL;
     infer->decoding = (DecoderOptions){0};
     infer->adapters_are_read = false;

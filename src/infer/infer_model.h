@@ -38,6 +38,7 @@ typedef struct InferModel {
     int               num_eos;
     Device           *device;
     CompileOptions    options;
+    Arena             plan_arena; /* holds the plan; freed with the session, as a caller may start thousands */
     Plan             *plan;
     Session          *session;  /* NULL until infer_start */
     DecoderOptions    decoding; /* the options that infer_start_decoding started the session with; rows 0: it was started otherwise */
