@@ -36,16 +36,21 @@ static void print_table(const Scores *scores, StrBuf *out)
 
 static Status score(InferModel *infer, const ScoreArgs *s, const char *path, Str text, Scores *scores)
 {
-    StrBuf out = {0};
+    StrBuf      out = {0};
+    FileWriter *writer = NULL;
     TRY(scores_read(infer, path, text, s->context, scores));
     scores->top = s->top;
+    if (s->out) TRY(file_writer_open(s->out, &writer)); /* first: a file that can't be made shall not cost hours */
     Status status = scores_run(infer, scores);
-    if (status != OK && status != ERR_DIVERGED) return status;
+    if (status != OK && status != ERR_DIVERGED) {
+        file_writer_abort(writer);
+        return status;
+    }
     if (s->json || s->out)
         scores_write(scores, &out);
     else
         print_table(scores, &out);
-    Status printed = s->out ? file_write_atomic(s->out, out.data, out.len) : cli_print(&out);
+    Status printed = writer ? file_writer_end(writer, file_writer_append(writer, out.data, out.len)) : cli_print(&out);
     strbuf_deinit(&out);
     return status != OK ? status : printed;
 }

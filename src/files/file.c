@@ -342,6 +342,7 @@ struct FileWriter {
 static Status open_writer(const char *path, int flags, FileWriter **out)
 {
     struct stat info;
+    FAIL_IF(!*path, ERR_INVALID, "the name of the file to write is empty");
     /* The rename would put a file in place of /dev/null, say. */
     FAIL_IF(stat(path, &info) == 0 && !S_ISREG(info.st_mode), ERR_INVALID, "%s is %s; expected the name of a file", path,
             kind_name(info.st_mode));

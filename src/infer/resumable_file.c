@@ -81,6 +81,7 @@ static Status refuse_others(const ResumableFile *f, const char *file, bool is_pa
 static Status look_for_whole(ResumableFile *f, Str settings, bool *out_is_there)
 {
     bool is_dir;
+    FAIL_IF(!*f->path, ERR_INVALID, "the name of the file to write is empty");
     TRY(file_is_dir(f->path, &is_dir));
     FAIL_IF(is_dir, ERR_INVALID, "%s is a folder; expected the name of a file", f->path);
     TRY(file_exists(f->path, out_is_there));

@@ -225,6 +225,7 @@ sed -i '/modules_to_save/d; 1s/{/{"modules_to_save": ["lm_head"],/' "$dir/saved/
 refused "weights of its own" 2 "adapter s: " 'modules_to_save: there is no tensor of lm_head' -- generate "$model" "${flags[@]}" --adapter "s=$dir/saved" --out "$dir/x"
 cp "$whole" "$dir/foreign.jsonl"
 refused "a file of someone else" 2 "foreign.jsonl is there already" "choose another --out" -- generate "$model" "${flags[@]}" --out "$dir/foreign.jsonl"
+refused "no name" 2 "the name of the file to write is empty" -- generate "$model" "${flags[@]}" --out ""
 refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
 
 # --- rows that say how many tokens they get: the beginning of the same texts

@@ -181,6 +181,7 @@ static void only_files_are_replaced(void)
     EXPECT_INT(mkfifo(in_top("pipe"), 0600), 0);
     EXPECT_INT(symlink("/dev/null", in_top("null")), 0);
     EXPECT_INT(mkdir(in_top("folder"), 0700), 0);
+    EXPECT_FAILS(file_write_atomic("", "x", 1), ERR_INVALID, "the name of the file to write is empty");
     EXPECT_FAILS(file_write_atomic(in_top("pipe"), "x", 1), ERR_INVALID, "pipe is a pipe; expected the name of a file");
     EXPECT_FAILS(file_write_atomic(in_top("null"), "x", 1), ERR_INVALID, "null is a device; expected the name of a file");
     EXPECT_FAILS(file_write_atomic(in_top("folder"), "x", 1), ERR_INVALID, "folder is a folder; expected the name of a file");

@@ -232,6 +232,8 @@ for top in 1 8 "$vocab"; do
     check "--out prints nothing" [ ! -s "$dir/out" ]
 done
 for top in 1 8 "$vocab"; do check "--logprobs $top" "$python" "$dir/look.py" top "$dir/top$top" "$dir/plain.out" "$dir/top$vocab"; done
+refused "--out in no folder" 2 "cannot create $dir/none/out" -- score "$model" "$dir/some.jsonl" --dtype bf16 --out "$dir/none/out"
+check "which is said before the model is loaded: $(cat "$dir/err")" [ "$(grep -c "rounded to" "$dir/err")" = 0 ]
 refused "--logprobs alone" 2 "--logprobs needs --json or --out" -- score "$model" "$dir/some.jsonl" --logprobs 3
 refused "more than there are" 2 "likeliest tokens; expected 0 to $vocab" -- score "$model" "$dir/some.jsonl" --json --logprobs $((vocab + 1))
 refused "less than none" 2 "--logprobs -1" -- score "$model" "$dir/some.jsonl" --json --logprobs -1
