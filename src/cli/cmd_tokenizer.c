@@ -54,11 +54,14 @@ static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
     return OK;
 }
 
-static Status save(CliArgs *args, const BpeTrainer *trainer, const char *dir)
+/* Begins with the folder: one that can't be made shall not cost the training. */
+static Status train_into(CliArgs *args, BpeTrainer *trainer, const char *dir, size_t *out_files)
 {
     FolderWriter writer;
     TRY(folder_begin(&args->arena, dir, &writer));
-    Status status = bpe_trainer_save(trainer, writer.partial);
+    Status status = add_files(args, trainer, out_files);
+    if (status == OK) status = bpe_trainer_train(trainer);
+    if (status == OK) status = bpe_trainer_save(trainer, writer.partial);
     return status == OK ? folder_finish(&writer, "tokenizer.json") : folder_abandon(&writer, status);
 }
 
@@ -78,9 +81,7 @@ static Status train(CliArgs *args, const TokenizerArgs *t, ThreadPool *pool)
     BpeTrainer     *trainer;
     size_t          files;
     TRY(bpe_trainer_create(&options, &trainer));
-    Status status = add_files(args, trainer, &files);
-    if (status == OK) status = bpe_trainer_train(trainer);
-    if (status == OK) status = save(args, trainer, t->out);
+    Status  status = train_into(args, trainer, t->out, &files);
     int64_t learnt = 256 + num_special + (int64_t)bpe_trainer_num_merges(trainer);
     if (status == OK && learnt < t->vocab_size)
         log_warn("%lld tokens were learnt of the %lld asked for: no other pair of tokens is frequent enough; give more text",

@@ -185,6 +185,7 @@ fi
 if [ -d /sys/kernel ] && ! mkdir /sys/surogate-test 2> /dev/null; then
     refused "new into a folder that can't be made" 2 "/sys/surogate-test" -- new --arch qwen3-tiny /sys/surogate-test
     refused "tokenizer train into one" 2 "/sys/surogate-test" -- tokenizer train --vocab-size 300 --out /sys/surogate-test "$dir/text.txt"
+    refused "which comes before reading" 2 "/sys/surogate-test" -- tokenizer train --vocab-size 300 --out /sys/surogate-test "$dir/nowhere.txt"
 else
     skip "unwritable folder: /sys is written to"
 fi
