@@ -1,14 +1,6 @@
 /* add: a + b, element by element. */
 #include "ops/elementwise/elementwise.h"
 
-/* a, b -> y of the dims that both broadcast to, in a's dtype. */
-static Status add_infer(Node *node)
-{
-    static const char *const names[] = {"a", "b"};
-    node->out[0]->type.dtype = node->in[0]->type.dtype;
-    return infer_broadcast(node, 2, names, &node->out[0]->type);
-}
-
 static Status add_backward(GradBuilder *grad, const Node *node)
 {
     Value *dy = grad_of(grad, node->out[0]);
@@ -19,13 +11,6 @@ static Status add_backward(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-static OpCost add_cost(const Node *node)
-{
-    return cost_streaming(node, (double)type_numel(&node->out[0]->type));
-}
-
-enum { ADD_PER_TASK = 16 * TILE };
-
 VEC_ROW void add_tile(DType dtype, void *y, const void *a, const void *b, int64_t count)
 {
     VEC_EACH(dtype, y, count, i, n, vec8_some(dtype, a, i, n) + vec8_some(dtype, b, i, n));
@@ -35,11 +20,11 @@ VEC_TASK(add_task)
 {
     const KernelArgs *args = context;
     const TensorView *a = &args->in[0], *b = &args->in[1], *y = &args->out[0];
-    int64_t           end = min_i64(type_numel(&y->type), (task + 1) * ADD_PER_TASK);
+    int64_t           end = min_i64(type_numel(&y->type), (task + 1) * ELEMENTS_PER_TASK);
     float             scratch_a[TILE], scratch_b[TILE], scratch_y[TILE];
     DType             dtype = TILE_DTYPE(a, b, y);
     (void)worker;
-    for (int64_t at = task * ADD_PER_TASK; at < end; at += TILE) {
+    for (int64_t at = task * ELEMENTS_PER_TASK; at < end; at += TILE) {
         int64_t n = min_i64(TILE, end - at);
         void   *result = tile_out(y, dtype, at, scratch_y);
         VEC_OF(dtype, add_tile, result, tile_in(a, dtype, at, n, scratch_a), tile_in(b, dtype, at, n, scratch_b), n);
@@ -58,7 +43,7 @@ static Status add_cpu(const KernelArgs *args)
     if (!type_same_dims(&args->in[0].type, &args->in[1].type))
         broadcast_cpu(args, add_spread, 0);
     else
-        pool_run(args->pool, div_up(type_numel(&args->out[0].type), ADD_PER_TASK), add_task, (void *)args);
+        return tiles_run(args, add_task);
     return OK;
 }
 
@@ -72,9 +57,9 @@ const OpDef op_add = {
     .inplace = 1u << 0 | 1u << 1,
     .by_row = 1u << 0 | 1u << 1,
     .by_element = true,
-    .infer = add_infer,
+    .infer = pair_infer,
     .backward = add_backward,
-    .cost = add_cost,
+    .cost = pair_cost,
     .cpu = {{DT_SET_DECODE, add_cpu, "reference"}},
     .tile = add_spread,
     .samples = "[9], [9]\n"

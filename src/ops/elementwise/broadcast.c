@@ -1,5 +1,5 @@
 /* Element-wise ops of two or three inputs that broadcast: sub, div, minimum, maximum and its gradient, comparisons, where. The result
- * has a's dtype. add and mul have kernels of their own for equal dims, and use these kernels for other dims. */
+ * has a's dtype. Also what other element-wise ops share. */
 #include "ops/elementwise/elementwise.h"
 
 /* ---- types and gradients ---- */
@@ -47,7 +47,16 @@ Status grad_add_broadcast(GradBuilder *grad, Value *value, Value *d)
     return grad_add(grad, value, d);
 }
 
-static Status pair_infer(Node *node)
+Status unary_infer(Node *node)
+{
+    int last = node->num_in - 1;
+    TRY(infer_float(node, last, "x", 1));
+    if (last) TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[last]->type));
+    node->out[0]->type = node->in[last]->type;
+    return OK;
+}
+
+Status pair_infer(Node *node)
 {
     static const char *const names[] = {"a", "b"};
     node->out[0]->type.dtype = node->in[0]->type.dtype;
@@ -131,30 +140,12 @@ static Status where_backward(GradBuilder *grad, const Node *node)
     return OK;
 }
 
-static OpCost pair_cost(const Node *node)
+OpCost pair_cost(const Node *node)
 {
     return cost_streaming(node, (double)type_numel(&node->out[0]->type));
 }
 
 /* ---- kernels ---- */
-
-/* Defines a TileFn: y[i] = expr for each element of the inputs' tiles; y may be one of them. */
-#define TILE_OF(name, expr) \
-    static void name##_tile(float *y, const float *const *in, int64_t count, double number) \
-    { \
-        const float *a = in[0], *b = in[1], *c = in[2]; \
-        (void)c; \
-        (void)number; \
-        VEC_LOOP \
-        for (int64_t i = 0; i < count; i++) y[i] = (expr); \
-    } \
-    static Status name##_cpu(const KernelArgs *args) \
-    { \
-        broadcast_cpu(args, name##_tile, 0); \
-        return OK; \
-    }
-
-enum { PER_TASK = 16 * TILE };
 
 typedef struct BroadcastJob {
     const KernelArgs *args;
@@ -192,10 +183,10 @@ static void broadcast_row(const BroadcastJob *job, int64_t row, int64_t begin, i
 static void broadcast_task(void *context, int64_t task, int worker)
 {
     const BroadcastJob *job = context;
-    int64_t             first = task / job->pieces * job->rows_each, begin = task % job->pieces * PER_TASK;
+    int64_t             first = task / job->pieces * job->rows_each, begin = task % job->pieces * ELEMENTS_PER_TASK;
     (void)worker;
     for (int64_t row = first; row < min_i64(job->rows, first + job->rows_each); row++)
-        broadcast_row(job, row, begin, min_i64(job->cols, begin + PER_TASK));
+        broadcast_row(job, row, begin, min_i64(job->cols, begin + ELEMENTS_PER_TASK));
 }
 
 void broadcast_cpu(const KernelArgs *args, TileFn tile, double number)
@@ -203,7 +194,7 @@ void broadcast_cpu(const KernelArgs *args, TileFn tile, double number)
     BroadcastJob job = {.args = args, .plan = broadcast_plan(args), .tile = tile, .number = number};
     job.cols = job.plan.dim[job.plan.ndim - 1];
     job.rows = type_numel(&args->out[0].type) / job.cols;
-    job.pieces = div_up(job.cols, PER_TASK);
+    job.pieces = div_up(job.cols, ELEMENTS_PER_TASK);
     job.rows_each = rows_per_task(job.cols);
     pool_run(args->pool, div_up(job.rows, job.rows_each) * job.pieces, broadcast_task, &job);
 }

@@ -2,26 +2,9 @@
  * tanh their approximation, x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2 = x sigmoid(2 sqrt(2 / pi) (x + 0.044715 x^3)). gelu_bwd:
  * dx = dy d gelu / d x, from x. */
 #include "ops/elementwise/gelu.h"
-#include "ops/infer.h"
+#include "ops/elementwise/elementwise.h"
 
 static const AttrDef gelu_attrs[] = {ATTR_BOOL(GeluAttrs, tanh, false), {0}};
-
-/* x (...) -> y of x's type. */
-static Status gelu_infer(Node *node)
-{
-    TRY(infer_float(node, 0, "x", 1));
-    node->out[0]->type = node->in[0]->type;
-    return OK;
-}
-
-/* dy, x (...) -> dx of x's type. */
-static Status gelu_bwd_infer(Node *node)
-{
-    TRY(infer_float(node, 1, "x", 1));
-    TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[1]->type));
-    node->out[0]->type = node->in[1]->type;
-    return OK;
-}
 
 static Status gelu_backward(GradBuilder *grad, const Node *node)
 {
@@ -57,7 +40,7 @@ static inline float bell_of(float x)
     return vec_expf(-0.5f * x * x);
 }
 
-static void gelu_tile(float *y, const float *const *in, int64_t count, double tanh)
+VEC_ROW void gelu_tile(float *y, const float *const *in, int64_t count, double tanh)
 {
     const float *x = in[0];
     if (tanh != 0)
@@ -67,7 +50,7 @@ static void gelu_tile(float *y, const float *const *in, int64_t count, double ta
 }
 
 /* dx may be dy. */
-static void gelu_bwd_tile(float *dx, const float *const *in, int64_t count, double tanh)
+VEC_ROW void gelu_bwd_tile(float *dx, const float *const *in, int64_t count, double tanh)
 {
     const float *dy = in[0], *x = in[1];
     if (tanh != 0) {
@@ -83,50 +66,28 @@ static void gelu_bwd_tile(float *dx, const float *const *in, int64_t count, doub
     }
 }
 
-enum { GELU_PER_TASK = 16 * TILE };
-
 VEC_TASK(gelu_task)
 {
     const KernelArgs *args = context;
-    const GeluAttrs  *attrs = args->attrs;
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * GELU_PER_TASK);
-    float             scratch_x[TILE], scratch_y[TILE];
     (void)worker;
-    for (int64_t at = task * GELU_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        float       *y = tile_result(&args->out[0], at, scratch_y);
-        const float *x = tile_load(&args->in[0], at, n, scratch_x);
-        gelu_tile(y, &x, n, attrs->tanh);
-        tile_store(&args->out[0], at, y, n);
-    }
+    tiles_task(args, task, gelu_tile, ((const GeluAttrs *)args->attrs)->tanh);
 }
 
 VEC_TASK(gelu_bwd_task)
 {
     const KernelArgs *args = context;
-    const GeluAttrs  *attrs = args->attrs;
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * GELU_PER_TASK);
-    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
     (void)worker;
-    for (int64_t at = task * GELU_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *in[] = {tile_load(&args->in[0], at, n, scratch_dy), tile_load(&args->in[1], at, n, scratch_x)};
-        float       *dx = tile_result(&args->out[0], at, scratch_dx);
-        gelu_bwd_tile(dx, in, n, attrs->tanh);
-        tile_store(&args->out[0], at, dx, n);
-    }
+    tiles_task(args, task, gelu_bwd_tile, ((const GeluAttrs *)args->attrs)->tanh);
 }
 
 static Status gelu_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), GELU_PER_TASK), gelu_task, (void *)args);
-    return OK;
+    return tiles_run(args, gelu_task);
 }
 
 static Status gelu_bwd_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), GELU_PER_TASK), gelu_bwd_task, (void *)args);
-    return OK;
+    return tiles_run(args, gelu_bwd_task);
 }
 
 const OpDef op_gelu = {
@@ -141,7 +102,7 @@ const OpDef op_gelu = {
     .attrs = gelu_attrs,
     .by_row = 1u << 0,
     .by_element = true,
-    .infer = gelu_infer,
+    .infer = unary_infer,
     .backward = gelu_backward,
     .cost = gelu_cost,
     .cpu = {{DT_SET_DECODE, gelu_cpu, "reference"}},
@@ -166,7 +127,7 @@ const OpDef op_gelu_bwd = {
     .attrs = gelu_attrs,
     .by_row = 1u << 0 | 1u << 1,
     .by_element = true,
-    .infer = gelu_bwd_infer,
+    .infer = unary_infer,
     .cost = gelu_bwd_cost,
     .cpu = {{DT_SET_FLOAT, gelu_bwd_cpu, "reference"}},
     .tile = gelu_bwd_tile,

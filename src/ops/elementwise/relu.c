@@ -1,18 +1,8 @@
 /* relu: y = max(x, 0) (Nair and Hinton 2010); with attribute squared its square (So et al. 2021). relu of NaN is NaN. relu_bwd: dx = dy
  * d relu / d x, from x. */
-#include "ops/infer.h"
+#include "ops/elementwise/elementwise.h"
 
 static const AttrDef relu_attrs[] = {ATTR_BOOL(ReluAttrs, squared, false), {0}};
-
-/* x (...) -> y of x's type; backward dy, x (...) -> dx of x's type. */
-static Status relu_infer(Node *node)
-{
-    int last = node->num_in - 1;
-    TRY(infer_float(node, last, "x", 1));
-    if (last) TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[last]->type));
-    node->out[0]->type = node->in[last]->type;
-    return OK;
-}
 
 static Status relu_backward(GradBuilder *grad, const Node *node)
 {
@@ -41,49 +31,15 @@ static void relu_bwd_tile(float *dx, const float *const *in, int64_t count, doub
     for (int64_t i = 0; i < count; i++) dx[i] = x[i] <= 0 ? 0 : squared != 0 ? 2.0f * x[i] * dy[i] : dy[i];
 }
 
-enum { RELU_PER_TASK = 16 * TILE };
-
-static void relu_task(void *context, int64_t task, int worker)
-{
-    const KernelArgs *args = context;
-    bool              squared = ((const ReluAttrs *)args->attrs)->squared;
-    float             scratch_x[TILE], scratch_y[TILE];
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * RELU_PER_TASK);
-    (void)worker;
-    for (int64_t at = task * RELU_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *x = tile_load(&args->in[0], at, n, scratch_x);
-        float       *y = tile_result(&args->out[0], at, scratch_y);
-        relu_tile(y, &x, n, squared);
-        tile_store(&args->out[0], at, y, n);
-    }
-}
-
-static void relu_bwd_task(void *context, int64_t task, int worker)
-{
-    const KernelArgs *args = context;
-    bool              squared = ((const ReluAttrs *)args->attrs)->squared;
-    float             scratch_dy[TILE], scratch_x[TILE], scratch_dx[TILE];
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * RELU_PER_TASK);
-    (void)worker;
-    for (int64_t at = task * RELU_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *in[] = {tile_load(&args->in[0], at, n, scratch_dy), tile_load(&args->in[1], at, n, scratch_x)};
-        float       *dx = tile_result(&args->out[0], at, scratch_dx);
-        relu_bwd_tile(dx, in, n, squared);
-        tile_store(&args->out[0], at, dx, n);
-    }
-}
-
 static Status relu_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), RELU_PER_TASK), relu_task, (void *)args);
+    broadcast_cpu(args, relu_tile, ((const ReluAttrs *)args->attrs)->squared);
     return OK;
 }
 
 static Status relu_bwd_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), RELU_PER_TASK), relu_bwd_task, (void *)args);
+    broadcast_cpu(args, relu_bwd_tile, ((const ReluAttrs *)args->attrs)->squared);
     return OK;
 }
 
@@ -99,7 +55,7 @@ const OpDef op_relu = {
     .attrs = relu_attrs,
     .by_row = 1u << 0,
     .by_element = true,
-    .infer = relu_infer,
+    .infer = unary_infer,
     .backward = relu_backward,
     .cost = relu_cost,
     .cpu = {{DT_SET_DECODE, relu_cpu, "reference"}},
@@ -121,7 +77,7 @@ const OpDef op_relu_bwd = {
     .attrs = relu_attrs,
     .by_row = 1u << 0 | 1u << 1,
     .by_element = true,
-    .infer = relu_infer,
+    .infer = unary_infer,
     .cost = relu_cost,
     .cpu = {{DT_SET_FLOAT, relu_bwd_cpu, "reference"}},
     .tile = relu_bwd_tile,

@@ -1,6 +1,6 @@
 /* softcap: y = cap tanh(x / cap): small x stay nearly unchanged, and |y| stays below cap. softcap_bwd: dx = dy (1 - (y / cap)^2), from
  * y. */
-#include "ops/infer.h"
+#include "ops/elementwise/elementwise.h"
 
 static const AttrDef softcap_attrs[] = {ATTR_FLOAT(SoftcapAttrs, cap, 0), {0}};
 
@@ -28,13 +28,13 @@ static OpCost softcap_cost(const Node *node)
     return cost_streaming(node, (node->num_in > 1 ? 4.0 : 30.0) * (double)type_numel(&node->in[0]->type));
 }
 
-static void softcap_tile(float *y, const float *const *in, int64_t count, double number)
+VEC_ROW void softcap_tile(float *y, const float *const *in, int64_t count, double number)
 {
     float cap = (float)number;
     for (int64_t i = 0; i < count; i++) y[i] = cap * vec_tanhf(in[0][i] / cap);
 }
 
-static void softcap_bwd_tile(float *dx, const float *const *in, int64_t count, double number)
+VEC_ROW void softcap_bwd_tile(float *dx, const float *const *in, int64_t count, double number)
 {
     float cap = (float)number;
     for (int64_t i = 0; i < count; i++) {
@@ -43,48 +43,28 @@ static void softcap_bwd_tile(float *dx, const float *const *in, int64_t count, d
     }
 }
 
-enum { SOFTCAP_PER_TASK = 16 * TILE };
-
 VEC_TASK(softcap_task)
 {
     const KernelArgs *args = context;
-    float             scratch_x[TILE], scratch_y[TILE];
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SOFTCAP_PER_TASK);
     (void)worker;
-    for (int64_t at = task * SOFTCAP_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *x = tile_load(&args->in[0], at, n, scratch_x);
-        float       *y = tile_result(&args->out[0], at, scratch_y);
-        softcap_tile(y, &x, n, ((const SoftcapAttrs *)args->attrs)->cap);
-        tile_store(&args->out[0], at, y, n);
-    }
+    tiles_task(args, task, softcap_tile, ((const SoftcapAttrs *)args->attrs)->cap);
 }
 
 VEC_TASK(softcap_bwd_task)
 {
     const KernelArgs *args = context;
-    float             scratch_dy[TILE], scratch_y[TILE], scratch_dx[TILE];
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * SOFTCAP_PER_TASK);
     (void)worker;
-    for (int64_t at = task * SOFTCAP_PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *in[] = {tile_load(&args->in[0], at, n, scratch_dy), tile_load(&args->in[1], at, n, scratch_y)};
-        float       *dx = tile_result(&args->out[0], at, scratch_dx);
-        softcap_bwd_tile(dx, in, n, ((const SoftcapAttrs *)args->attrs)->cap);
-        tile_store(&args->out[0], at, dx, n);
-    }
+    tiles_task(args, task, softcap_bwd_tile, ((const SoftcapAttrs *)args->attrs)->cap);
 }
 
 static Status softcap_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), SOFTCAP_PER_TASK), softcap_task, (void *)args);
-    return OK;
+    return tiles_run(args, softcap_task);
 }
 
 static Status softcap_bwd_cpu(const KernelArgs *args)
 {
-    pool_run(args->pool, div_up(type_numel(&args->out[0].type), SOFTCAP_PER_TASK), softcap_bwd_task, (void *)args);
-    return OK;
+    return tiles_run(args, softcap_bwd_task);
 }
 
 const OpDef op_softcap = {

@@ -1,23 +1,6 @@
 /* Functions of each element of one tensor: exp, log, sqrt, tanh, sigmoid, silu, log_sigmoid. y has x's dtype. Gradients of the first
  * four are products and quotients with y or x; the others have an op of their own. */
-#include "ops/infer.h"
-
-/* x (...) -> y of x's type. */
-static Status unary_infer(Node *node)
-{
-    TRY(infer_float(node, 0, "x", 1));
-    node->out[0]->type = node->in[0]->type;
-    return OK;
-}
-
-/* dy, x or y (...) -> dx of the second input's type. */
-static Status unary_bwd_infer(Node *node)
-{
-    TRY(infer_float(node, 1, "x", 1));
-    TRY(infer_like(node, 0, "dy", DT_SET_FLOAT, &node->in[1]->type));
-    node->out[0]->type = node->in[1]->type;
-    return OK;
-}
+#include "ops/elementwise/elementwise.h"
 
 static OpCost unary_cost(const Node *node)
 {
@@ -72,69 +55,23 @@ static Status log_sigmoid_backward(GradBuilder *grad, const Node *node)
 
 /* ---- kernels ---- */
 
-enum { PER_TASK = 16 * TILE };
-
-typedef void (*RowFn)(float *y, const float *a, const float *b, int64_t count);
-
-typedef struct UnaryJob {
-    const KernelArgs *args;
-    RowFn             row;
-} UnaryJob;
-
-static void unary_task(void *context, int64_t task, int worker)
-{
-    const UnaryJob   *job = context;
-    const KernelArgs *args = job->args;
-    int64_t           end = min_i64(type_numel(&args->out[0].type), (task + 1) * PER_TASK);
-    float             scratch_a[TILE], scratch_b[TILE], scratch_y[TILE];
-    (void)worker;
-    for (int64_t at = task * PER_TASK; at < end; at += TILE) {
-        int64_t      n = min_i64(TILE, end - at);
-        const float *a = tile_load(&args->in[0], at, n, scratch_a);
-        const float *b = args->num_in > 1 ? tile_load(&args->in[1], at, n, scratch_b) : NULL;
-        float       *y = tile_result(&args->out[0], at, scratch_y);
-        job->row(y, a, b, n);
-        tile_store(&args->out[0], at, y, n);
-    }
-}
-
-/* Defines the row function, the TileFn and the CPU kernel of y = expr: a function of a, or a gradient from dy = a and b. y may be a. */
-#define ROW_OF(name, expr) \
-    static void name##_row(float *y, const float *a, const float *b, int64_t count) \
-    { \
-        (void)b; \
-        VEC_LOOP \
-        for (int64_t i = 0; i < count; i++) y[i] = (expr); \
-    } \
-    static void name##_tile(float *y, const float *const *in, int64_t count, double number) \
-    { \
-        (void)number; \
-        name##_row(y, in[0], in[1], count); \
-    } \
-    static Status name##_cpu(const KernelArgs *args) \
-    { \
-        UnaryJob job = {args, name##_row}; \
-        pool_run(args->pool, div_up(type_numel(&args->out[0].type), PER_TASK), unary_task, &job); \
-        return OK; \
-    }
-
 static inline float silu_slope(float x)
 {
     float s = vec_sigmoid(x);
     return s + x * s * (1.0f - s);
 }
 
-ROW_OF(exp, vec_expf(a[i]))
-ROW_OF(log, logf(a[i]))
-ROW_OF(sqrt, sqrtf(a[i]))
-ROW_OF(tanh, vec_tanhf(a[i]))
-ROW_OF(sigmoid, vec_sigmoid(a[i]))
-ROW_OF(silu, a[i] * vec_sigmoid(a[i]))
+TILE_OF(exp, vec_expf(a[i]))
+TILE_OF(log, logf(a[i]))
+TILE_OF(sqrt, sqrtf(a[i]))
+TILE_OF(tanh, vec_tanhf(a[i]))
+TILE_OF(sigmoid, vec_sigmoid(a[i]))
+TILE_OF(silu, a[i] * vec_sigmoid(a[i]))
 /* The exponential is of a negative number or 0, so it can't overflow, and small results stay accurate. */
-ROW_OF(log_sigmoid, (a[i] < 0 ? a[i] : 0.0f) - log1pf(vec_expf(-fabsf(a[i]))))
-ROW_OF(sigmoid_bwd, a[i] * b[i] * (1.0f - b[i]))
-ROW_OF(silu_bwd, a[i] * silu_slope(b[i]))
-ROW_OF(log_sigmoid_bwd, a[i] * vec_sigmoid(-b[i]))
+TILE_OF(log_sigmoid, (a[i] < 0 ? a[i] : 0.0f) - log1pf(vec_expf(-fabsf(a[i]))))
+TILE_OF(sigmoid_bwd, a[i] * b[i] * (1.0f - b[i]))
+TILE_OF(silu_bwd, a[i] * silu_slope(b[i]))
+TILE_OF(log_sigmoid_bwd, a[i] * vec_sigmoid(-b[i]))
 
 /* ---- descriptors ---- */
 
@@ -154,7 +91,7 @@ static const char unary_bwd_large_samples[] = "[70,32000], [70,32000]\n";
 
 #define UNARY_BWD(op_id, op_name, text, ...) \
     .id = op_id, .name = op_name, .synopsis = text, .num_in = 2, .num_out = 1, .min_in = 2, .inplace = 1u << 0, \
-    .by_row = 1u << 0 | 1u << 1, .by_element = true, .infer = unary_bwd_infer, .cost = unary_cost, .samples = unary_bwd_samples, \
+    .by_row = 1u << 0 | 1u << 1, .by_element = true, .infer = unary_infer, .cost = unary_cost, .samples = unary_bwd_samples, \
     .large = unary_bwd_large_samples, __VA_ARGS__
 
 const OpDef op_exp = {
