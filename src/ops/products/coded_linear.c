@@ -79,38 +79,10 @@ static size_t fp8_tiles_linear_gpu_workspace(const Node *node, int sm)
 
 /* ---- CPU ---- */
 
-static size_t whole(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
-static size_t gated_bytes(const KernelArgs *args)
-{
-    const TensorType *y = &args->out[ROWS_Y].type;
-    return ((const CodedLinearAttrs *)args->attrs)->gated ? whole((size_t)dtype_bytes(y->dtype, 2 * type_numel(y))) : 0;
-}
-
-/* Bytes of the normed rows, then of packed gate and up, then of the product's workspace. */
-static size_t coded_workspace(const KernelArgs *args, const Gemm *g, int num_workers)
-{
-    return rows_normed_bytes(args, CODED_NORM) + gated_bytes(args) + whole(gemm_workspace(g, num_workers));
-}
-
-/* g: the product of x and w into y. */
-static Status coded_run(const KernelArgs *args, Gemm *g, bool reference)
+static RowsFused coded_fused(const KernelArgs *args)
 {
     const CodedLinearAttrs *attrs = args->attrs;
-    size_t                  normed = rows_normed_bytes(args, CODED_NORM), packed = gated_bytes(args);
-    if (normed) TRY(rows_make_norm(args, CODED_NORM, attrs->eps, attrs->offset));
-    if (!view_wanted(&args->out[ROWS_Y])) return OK;
-    if (normed) g->a.data = args->workspace;
-    if (attrs->gated) g->c.data = (char *)args->workspace + normed;
-    if (reference)
-        gemm_reference(g);
-    else
-        gemm_run(g, args->pool, (char *)args->workspace + normed + packed);
-    if (attrs->gated) rows_gate(&args->out[ROWS_Y], g->c.data, attrs->gelu);
-    return OK;
+    return (RowsFused){CODED_NORM, attrs->gated, attrs->gelu, attrs->eps, attrs->offset};
 }
 
 #define CODED(op) \
@@ -130,22 +102,25 @@ static Status coded_run(const KernelArgs *args, Gemm *g, bool reference)
     } \
     static size_t op##_workspace(const Node *node, int num_workers) \
     { \
-        NodeArgs storage; \
-        Gemm     g; \
+        NodeArgs  storage; \
+        Gemm      g; \
+        RowsFused fused = coded_fused(node_args(node, &storage)); \
         op##_noted(node_args(node, &storage), &g); \
-        return coded_workspace(node_args(node, &storage), &g, num_workers); \
+        return rows_fused_workspace(node_args(node, &storage), &fused, &g, num_workers); \
     } \
     static Status op##_tiles(const KernelArgs *args) \
     { \
-        Gemm g; \
+        Gemm      g; \
+        RowsFused fused = coded_fused(args); \
         op##_noted(args, &g); \
-        return coded_run(args, &g, false); \
+        return rows_fused_run(args, &fused, &g, false); \
     } \
     static Status op##_reference(const KernelArgs *args) \
     { \
-        Gemm g; \
+        Gemm      g; \
+        RowsFused fused = coded_fused(args); \
         op##_noted(args, &g); \
-        return coded_run(args, &g, true); \
+        return rows_fused_run(args, &fused, &g, true); \
     }
 
 CODED(int8_linear)

@@ -16,10 +16,12 @@ Status rows_infer_norm(Node *node, int norm)
     return OK;
 }
 
-Status rows_make_norm(const KernelArgs *args, int norm, double eps, double offset)
+/* Writes the normed rows to the beginning of the workspace. */
+static Status make_norm(const KernelArgs *args, const RowsFused *fused)
 {
+    int          norm = fused->norm;
     RowsNormed   normed = rows_normed(args, norm);
-    RmsNormAttrs attrs = {eps, offset, 0, 0};
+    RmsNormAttrs attrs = {fused->eps, fused->offset, 0, 0};
     KernelArgs   made = *args;
     TensorView   in[NODE_MAX_IN] = {normed.x, args->in[norm]}, out[NODE_MAX_OUT] = {normed.y};
     made.in = in, made.out = out, made.attrs = &attrs;
@@ -31,7 +33,8 @@ Status rows_make_norm(const KernelArgs *args, int norm, double eps, double offse
     return op_add_rms_norm.cpu[0].run(&made);
 }
 
-void rows_gate(const TensorView *y, const void *packed, bool gelu)
+/* Makes y of gate and up, which are packed in rows twice as wide. */
+static void make_gated(const TensorView *y, const void *packed, bool gelu)
 {
     DType   dtype = y->type.dtype;
     int64_t cols = type_cols(&y->type);
@@ -41,4 +44,35 @@ void rows_gate(const TensorView *y, const void *packed, bool gelu)
             float h = g / (1.0f + expf(-(gelu ? gelu_argument(g) : g))) * u;
             dtype_encode(dtype, &h, 1, (char *)y->data + dtype_bytes(dtype, row * cols + c));
         }
+}
+
+static size_t whole(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static size_t gated_bytes(const KernelArgs *args, const RowsFused *fused)
+{
+    const TensorType *y = &args->out[ROWS_Y].type;
+    return fused->gated ? whole((size_t)dtype_bytes(y->dtype, 2 * type_numel(y))) : 0;
+}
+
+size_t rows_fused_workspace(const KernelArgs *args, const RowsFused *fused, const Gemm *g, int num_workers)
+{
+    return rows_normed_bytes(args, fused->norm) + gated_bytes(args, fused) + whole(gemm_workspace(g, num_workers));
+}
+
+Status rows_fused_run(const KernelArgs *args, const RowsFused *fused, Gemm *g, bool reference)
+{
+    size_t normed = rows_normed_bytes(args, fused->norm), packed = gated_bytes(args, fused);
+    if (normed) TRY(make_norm(args, fused));
+    if (!view_wanted(&args->out[ROWS_Y])) return OK;
+    if (normed) g->a.data = args->workspace;
+    if (fused->gated) g->c.data = (char *)args->workspace + normed;
+    if (reference)
+        gemm_reference(g);
+    else
+        gemm_run(g, args->pool, (char *)args->workspace + normed + packed);
+    if (fused->gated) make_gated(&args->out[ROWS_Y], g->c.data, fused->gelu);
+    return OK;
 }

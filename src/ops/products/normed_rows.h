@@ -41,8 +41,16 @@ static inline RowsNormed rows_normed(const KernelArgs *args, int norm)
 /* x (...,K), [norm (K)], [residual (...,K)] -> [s (...,K), with a residual] */
 NODISCARD Status rows_infer_norm(Node *node, int norm);
 
-/* On the CPU. rows_make_norm writes the normed rows to the beginning of the workspace. rows_gate makes y of gate and up, which are packed
- * in rows twice as wide. */
-NODISCARD Status rows_make_norm(const KernelArgs *args, int norm, double eps, double offset);
-void             rows_gate(const TensorView *y, const void *packed, bool gelu);
+/* On the CPU: what is fused into a product. norm: the input that holds the norm's weights. gated: rows of the product are gate and up,
+ * rounded to y's dtype, and y is what swiglu makes of them. */
+typedef struct RowsFused {
+    int    norm;
+    bool   gated, gelu;
+    double eps, offset; /* of the norm */
+} RowsFused;
+
+/* Bytes of the workspace for g, the product of x and w: those of the normed rows, of packed gate and up, and of the product itself. */
+size_t rows_fused_workspace(const KernelArgs *args, const RowsFused *fused, const Gemm *g, int num_workers);
+/* Computes y and x + residual, as far as they are wanted. g's operands are bound, and changed. */
+NODISCARD Status rows_fused_run(const KernelArgs *args, const RowsFused *fused, Gemm *g, bool reference);
 #endif

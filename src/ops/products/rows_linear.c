@@ -45,26 +45,20 @@ static OpCost rows_linear_cost(const Node *node)
 
 /* ---- CPU ---- */
 
-static size_t product_bytes(const Node *node, int num_workers)
+static RowsFused rows_linear_fused(const KernelArgs *args)
 {
-    NodeArgs storage;
-    Gemm     g;
-    products_note(node_args(node, &storage), &g, rows_linear_products(node_args(node, &storage), &g));
-    return (gemm_workspace(&g, num_workers) + 63) / 64 * 64;
+    const RowsLinearAttrs *attrs = args->attrs;
+    return (RowsFused){ROWS_NORM, attrs->gated, attrs->gelu, attrs->eps, attrs->offset};
 }
 
-static size_t gated_bytes(const KernelArgs *args)
-{
-    const TensorType *y = &args->out[0].type;
-    return ((const RowsLinearAttrs *)args->attrs)->gated ? (size_t)dtype_bytes(y->dtype, 2 * type_numel(y)) : 0;
-}
-
-/* Bytes of the normed rows, then of packed gate and up, then of the product's workspace. */
 static size_t rows_linear_workspace(const Node *node, int num_workers)
 {
     NodeArgs          storage;
     const KernelArgs *args = node_args(node, &storage);
-    return rows_normed_bytes(args, ROWS_NORM) + (gated_bytes(args) + 63) / 64 * 64 + product_bytes(node, num_workers);
+    RowsFused         fused = rows_linear_fused(args);
+    Gemm              g;
+    products_note(args, &g, rows_linear_products(args, &g));
+    return rows_fused_workspace(args, &fused, &g, num_workers);
 }
 
 /* Bytes of the normed rows, if the norm has a launch of its own. */
@@ -77,21 +71,10 @@ static size_t rows_linear_gpu_workspace(const Node *node, int sm)
 
 static Status rows_linear_run(const KernelArgs *args, bool reference)
 {
-    const RowsLinearAttrs *attrs = args->attrs;
-    const TensorView      *y = &args->out[0];
-    size_t                 normed = rows_normed_bytes(args, ROWS_NORM), packed = (gated_bytes(args) + 63) / 64 * 64;
-    Gemm                   g;
-    if (normed) TRY(rows_make_norm(args, ROWS_NORM, attrs->eps, attrs->offset));
-    if (!view_wanted(y)) return OK;
+    RowsFused fused = rows_linear_fused(args);
+    Gemm      g;
     products_note(args, &g, rows_linear_products(args, &g));
-    if (normed) g.a.data = args->workspace;
-    if (attrs->gated) g.c.data = (char *)args->workspace + normed;
-    if (reference)
-        gemm_reference(&g);
-    else
-        gemm_run(&g, args->pool, (char *)args->workspace + normed + packed);
-    if (attrs->gated) rows_gate(y, g.c.data, attrs->gelu);
-    return OK;
+    return rows_fused_run(args, &fused, &g, reference);
 }
 
 static Status rows_linear_tiles(const KernelArgs *args)
