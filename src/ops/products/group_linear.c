@@ -30,6 +30,12 @@ static Status group_linear_infer(Node *node)
     return OK;
 }
 
+/* Groups have matrices of their own, so they are no rows. */
+static int group_linear_dims(const Node *node)
+{
+    return node->in[0]->type.ndim - 2;
+}
+
 static OpCost group_linear_cost(const Node *node)
 {
     const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;
@@ -92,6 +98,8 @@ const OpDef op_group_linear = {
     .min_in = 2,
     .attrs_size = sizeof(GroupLinearAttrs),
     .attrs = group_linear_attrs,
+    .by_row = 1u << 0,
+    .row_dims = group_linear_dims,
     .infer = group_linear_infer,
     .cost = group_linear_cost,
     .workspace = group_linear_workspace,
