@@ -63,8 +63,11 @@ static void place(Sampling *s, void *workspace)
 
 template <typename X, bool VEC> static Status launch(const Sampling &s, bool early, cudaStream_t stream)
 {
-    enum { WARPS = 132 * 32 }; /* warps that the GPU this is tuned for (H200) runs at once; other values give the same results */
-    int64_t turns = cuda_div_up((int64_t)s.groups * s.rows, WARPS), blocks = cuda_div_up(s.groups, SCAN_WARPS * turns);
+    enum { WARPS = 32 }; /* of each multiprocessor at once; other grids give the same results */
+    int device, processors;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+    int64_t turns = cuda_div_up((int64_t)s.groups * s.rows, processors * WARPS), blocks = cuda_div_up(s.groups, SCAN_WARPS * turns);
     dim3    grid((unsigned)blocks, (unsigned)s.rows);
     size_t  maps = s.num_bias ? SCAN_WARPS * SAMPLE_STEP * sizeof(int32_t) : 0;
     TRY(cuda_launch_early(early, sample_scan<X, VEC>, grid, SCAN_WARPS * 32, maps, stream, s));
