@@ -146,7 +146,6 @@ Status doctor_measure(Device *device, FILE *out)
         if (what[i].op == &op_fp4_linear && !facts.fp4_blocks) continue;
         TRY(op_case_make(&c, what[i].op, what[i].attrs, what[i].in));
         if (what[i].op != &op_add) fill_product(&c);
-        TRY(device->api->bind(device, c.node, &run.kernel));
         TRY(op_run(&c, &run, &faults));
         fprintf(out, "%10.1f %s\n", what[i].work / seconds, what[i].unit);
     }

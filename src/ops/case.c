@@ -133,14 +133,19 @@ Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorT
     return OK;
 }
 
-Status op_case_of(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in, const TensorView *from)
+Status op_case_of(OpCase *c, const OpDef *op, const void *attrs, const TensorView *in, bool wide)
 {
-    TRY(op_case_make(c, op, attrs, in));
+    TensorType types[NODE_MAX_IN] = {0};
+    for (int i = 0; i < op->num_in; i++) {
+        if (in[i].data) types[i] = in[i].type;
+        if (wide && type_is_float(&types[i])) types[i].dtype = DT_F32;
+    }
+    TRY(op_case_make(c, op, attrs, types));
     for (int i = 0; i < op->num_in; i++)
-        if (in[i].ndim && in[i].dtype == from[i].type.dtype)
-            memcpy(c->in[i].data, from[i].data, c->in[i].bytes);
-        else if (in[i].ndim)
-            dtype_convert(c->in[i].data, in[i].dtype, from[i].data, from[i].type.dtype, type_numel(&in[i]));
+        if (in[i].data && types[i].dtype == in[i].type.dtype)
+            memcpy(c->in[i].data, in[i].data, c->in[i].bytes);
+        else if (in[i].data)
+            dtype_convert(c->in[i].data, types[i].dtype, in[i].data, in[i].type.dtype, type_numel(&types[i]));
     return OK;
 }
 
@@ -158,17 +163,12 @@ TensorView op_case_in(const OpCase *c, int i)
 static Status fill_results(OpCase *c, Device *cpu)
 {
     const OpResults            *results = &c->node->op->results;
-    TensorType                  in[NODE_MAX_IN] = {0};
-    TensorView                  from[NODE_MAX_IN] = {0};
+    TensorView                  in[NODE_MAX_IN];
     OpRun                       run = {.device = cpu, .want = ~0u};
     SCOPED(op_case_free) OpCase made = {0};
     SCOPED_STRBUF(faults);
-    for (int i = 0; i < results->op->num_in; i++) {
-        from[i] = op_case_in(c, results->in[i]);
-        in[i] = from[i].type;
-    }
-    TRY(op_case_of(&made, results->op, c->node->attrs, in, from));
-    TRY(cpu->api->bind(cpu, made.node, &run.kernel));
+    for (int i = 0; i < results->op->num_in; i++) in[i] = op_case_in(c, results->in[i]);
+    TRY(op_case_of(&made, results->op, c->node->attrs, in, false));
     TRY(op_run(&made, &run, &faults));
     for (int k = 0; k < results->op->num_out; k++) {
         const Value *to = c->node->in[results->out[k]], *out = made.all_out[k];
@@ -205,7 +205,8 @@ void op_case_want(OpCase *c, uint32_t want)
 
 /* ---- running ---- */
 
-enum { GUARD = 256, POISON_OTHER = 0xC3 /* poison ^ this: bytes of guards, and the poison of a second run */ };
+/* POISON: bytes of outputs and workspace before a run. POISON ^ POISON_OTHER: bytes of guards, and the poison of a second run. */
+enum { GUARD = 256, POISON = 0xFF, POISON_OTHER = 0xC3 };
 
 /* Memory of a tensor or workspace on the device, and what the host knows of it. Both have GUARD bytes before and after. */
 typedef struct Buffer {
@@ -216,6 +217,7 @@ typedef struct Buffer {
 typedef struct Running {
     OpCase      *c;
     const OpRun *run;
+    BoundKernel  kernel;
     Buffer       in[NODE_MAX_IN], out[NODE_MAX_OUT], workspace; /* there NULL: absent, or an output in an input's memory */
     int          taken[NODE_MAX_OUT];                           /* the input whose memory the output takes over; -1: none */
     uint32_t     changing;                                      /* bits of the inputs whose memory is taken over */
@@ -281,7 +283,7 @@ static Status open_buffers(Running *r)
     const OpCase *c = r->c;
     Device       *device = r->run->device;
     const Node   *node = c->node;
-    size_t        works_in = r->run->kernel.workspace_bytes;
+    size_t        works_in = r->kernel.workspace_bytes;
     TRY(buffer_open(device, &r->workspace, works_in, device->api->is_synchronous || works_in < most ? works_in : most));
     for (int i = 0; i < node->num_in; i++) {
         if (!c->in[i].data) continue;
@@ -305,9 +307,12 @@ static Status open_buffers(Running *r)
 
 static Status running_open(Running *r)
 {
+    Device     *device = r->run->device;
     const Node *node = r->c->node;
+    r->kernel = r->run->kernel;
+    if (!r->kernel.run) TRY(device->api->bind(device, node, &r->kernel));
     TRY(open_buffers(r));
-    Launch launch = {.kernel = r->run->kernel, .node = node};
+    Launch launch = {.kernel = r->kernel, .node = node};
     launch.args = (KernelArgs){.in = r->in_view,
                                .out = r->out_view,
                                .num_in = node->num_in,
@@ -320,7 +325,7 @@ static Status running_open(Running *r)
     r->repeats = r->run->repeats ? r->run->repeats : 1;
     r->launches = malloc_or_end((size_t)r->repeats * sizeof launch);
     for (int i = 0; i < r->repeats; i++) r->launches[i] = launch;
-    return r->run->device->api->prepare(r->run->device, r->launches, r->repeats, &r->replay);
+    return device->api->prepare(device, r->launches, r->repeats, &r->replay);
 }
 
 static Status write_all(const Running *r, int poison)
@@ -375,10 +380,10 @@ Status op_run(OpCase *c, const OpRun *run, StrBuf *faults)
     SCOPED(running_close) Running r = {.c = c, .run = run};
     op_case_want(c, run->want);
     TRY(running_open(&r));
-    TRY(run_once(&r, run->poison, faults));
+    TRY(run_once(&r, POISON, faults));
     if (run->expected) expect_bits(c, run->expected, run->when, faults);
     if (run->twice) op_case_keep(c, first);
-    if (run->twice || run->seconds) TRY(run_once(&r, run->poison ^ POISON_OTHER, faults));
+    if (run->twice || run->seconds) TRY(run_once(&r, POISON ^ POISON_OTHER, faults));
     if (run->twice) expect_bits(c, first, "in a second run", faults);
     return OK;
 }

@@ -23,15 +23,14 @@ typedef struct OpCase {
     OpData   out[NODE_MAX_OUT];     /* results of the last run; an output that it didn't want keeps its older contents */
 } OpCase;
 
-/* A run of a case. Zero is the usual choice, except for device, kernel and want. */
+/* A run of a case. Zero is the usual choice, except for device and want. */
 typedef struct OpRun {
     Device       *device;
-    BoundKernel   kernel;
+    BoundKernel   kernel;   /* zero: the one that the device chooses */
     uint32_t      want;     /* bits of the outputs to make; outputs that the op doesn't have here are ignored */
     const Value  *over;     /* the input whose memory output 0 shall take over; NULL: memory as the op declares */
     bool          plain;    /* results are written instead of added to accumulate inputs; only for kernels that don't read the node */
-    int           poison;   /* byte that fills outputs and workspace before */
-    bool          twice;    /* runs again, with another poison: the bits must be the same */
+    bool          twice;    /* runs again, over other bytes: the bits must be the same */
     int           repeats;  /* launches in one run; 0: one */
     double       *seconds;  /* set to the time of a launch in a second run; NULL: not measured */
     const OpData *expected; /* wanted outputs must have these bits; NULL: any */
@@ -42,8 +41,8 @@ typedef struct OpRun {
  * the case, also if this failed. */
 NODISCARD Status op_case_make(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in);
 void             op_case_free(OpCase *c);
-/* op_case_make, with the contents of `from`, converted if their dtype differs. A tensor of `from` may have more rows than the input. */
-NODISCARD Status op_case_of(OpCase *c, const OpDef *op, const void *attrs, const TensorType *in, const TensorView *from);
+/* op_case_make, with copies of these inputs (data NULL: absent). wide: floats are converted to fp32. */
+NODISCARD Status op_case_of(OpCase *c, const OpDef *op, const void *attrs, const TensorView *in, bool wide);
 /* Input i; absent: all zero. */
 TensorView op_case_in(const OpCase *c, int i);
 /* Draws all inputs of a sample. Inputs that another op computes from the others (OpResults) get its results on `cpu`. */
@@ -52,9 +51,9 @@ NODISCARD Status op_case_draw(OpCase *c, const OpSample *sample, Device *cpu);
 void op_case_keep(OpCase *c, OpData kept[NODE_MAX_OUT]);
 /* Connects the outputs of the mask to the node, as far as the op has them, and no others. */
 void op_case_want(OpCase *c, uint32_t want);
-/* Runs the node; all outputs are connected afterwards. Appends to `faults`, each after "; ": writes outside of the outputs and the
- * workspace, changed inputs, and bits that aren't as `run` says. A second run has other bytes around each tensor, so results that depend on
- * them differ. */
+/* Runs the node; all outputs are connected afterwards. Before, outputs and workspace are full of bytes 0xFF. Appends to `faults`, each
+ * after "; ": writes outside of the outputs and the workspace, changed inputs, and bits that aren't as `run` says. A second run has other
+ * bytes around each tensor, so results that depend on them differ. */
 NODISCARD Status op_run(OpCase *c, const OpRun *run, StrBuf *faults);
 
 /* Element i of any tensor. */

@@ -43,19 +43,13 @@ static Status compute_on_cpu(const Check *k, bool wide, OpCase *out)
 {
     const OpCase *c = &k->c;
     Device       *cpu = k->with->cpu;
-    TensorType    in[NODE_MAX_IN] = {0};
-    TensorView    from[NODE_MAX_IN];
-    OpRun         run = {.device = cpu, .want = ~0u, .poison = 0xFF};
+    TensorView    in[NODE_MAX_IN];
+    OpRun         run = {.device = cpu, .want = ~0u};
     SCOPED_STRBUF(faults); /* those of the CPU's kernels are found when the CPU itself is checked */
-    for (int i = 0; i < c->node->num_in; i++) {
-        from[i] = op_case_in(c, i);
-        in[i] = from[i].type;
-        if (wide && type_is_float(&in[i])) in[i].dtype = DT_F32;
-    }
-    TRY(op_case_of(out, c->node->op, c->node->attrs, in, from));
+    for (int i = 0; i < c->node->num_in; i++) in[i] = op_case_in(c, i);
+    TRY(op_case_of(out, c->node->op, c->node->attrs, in, wide));
     if (!wide) out->node->flags = c->node->flags;
-    TRY(cpu->api->bind(cpu, out->node, &run.kernel));
-    for (int i = 1; !wide && cpu->api->variant(cpu, out->node, i, &run.kernel) == OK;) i++;
+    for (int i = 0; !wide && cpu->api->variant(cpu, out->node, i, &run.kernel) == OK;) i++;
     status_clear();
     return op_run(out, &run, &faults);
 }
@@ -91,18 +85,13 @@ static Status check_codes(Check *k)
     const OpCase               *c = &k->c;
     const OpCodes              *codes = &c->node->op->codes;
     const OpDef                *maker = op_codes_maker(c->node);
-    Device                     *device = k->with->device;
-    TensorType                  in[NODE_MAX_IN] = {0};
-    TensorView                  from[NODE_MAX_IN];
-    OpRun                       run = {.device = device, .want = ~0u, .poison = 0xFF};
+    TensorView                  in[NODE_MAX_IN];
+    OpRun                       run = {.device = k->with->device, .want = ~0u};
     SCOPED(op_case_free) OpCase apart = {0};
     if (!maker || !c->all_out[codes->out]) return OK;
-    for (int i = 0; i < maker->num_in; i++) {
-        from[i] = i ? op_case_in(c, codes->scale + i - 1) : (TensorView){c->out[codes->of].data, c->all_out[codes->of]->type};
-        in[i] = from[i].type;
-    }
-    TRY(op_case_of(&apart, maker, (const char *)c->node->attrs + codes->attr, in, from)); /* its one attribute is the codes' dtype */
-    TRY(device->api->bind(device, apart.node, &run.kernel));
+    in[0] = (TensorView){c->out[codes->of].data, c->all_out[codes->of]->type};
+    for (int i = 1; i < maker->num_in; i++) in[i] = op_case_in(c, codes->scale + i - 1);
+    TRY(op_case_of(&apart, maker, (const char *)c->node->attrs + codes->attr, in, false)); /* its one attribute is the codes' dtype */
     TRY(op_run(&apart, &run, &k->faults));
     for (int i = 0; i < maker->num_out; i++) {
         const Value *out = c->all_out[codes->out + i], *made = apart.all_out[i];
@@ -221,22 +210,19 @@ static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t beg
 {
     const Node                 *node = k->c.node;
     int64_t                     in_row[NODE_MAX_IN] = {0}, out_row[NODE_MAX_OUT] = {0};
-    TensorType                  in[NODE_MAX_IN] = {0};
-    TensorView                  from[NODE_MAX_IN];
+    TensorView                  in[NODE_MAX_IN];
     bool                        exact = ordered || !node->op->cost(node).matrix_unit;
-    OpRun                       run = {.device = k->with->device, .want = ~0u, .poison = 0xFF};
+    OpRun                       run = {.device = k->with->device, .want = ~0u};
     SCOPED(op_case_free) OpCase part = {0};
     CHECK(op_cut(node, all, in_row, out_row));
     for (int i = 0; i < node->num_in; i++) {
-        from[i] = op_case_in(&k->c, i);
-        in[i] = from[i].type;
-        if (in_row[i]) cut_type(&in[i], all, end - begin);
-        if (in_row[i]) from[i].data = k->c.in[i].data + dtype_bytes(in[i].dtype, begin * in_row[i]);
+        in[i] = op_case_in(&k->c, i);
+        if (in_row[i]) cut_type(&in[i].type, all, end - begin);
+        if (in_row[i]) in[i].data = k->c.in[i].data + dtype_bytes(in[i].type.dtype, begin * in_row[i]);
     }
-    TRY(op_case_of(&part, node->op, node->attrs, in, from));
+    TRY(op_case_of(&part, node->op, node->attrs, in, false));
     part.node->flags = node->flags;
-    if (ordered || !kernel_like(run.device, part.node, &k->kernel, &run.kernel))
-        TRY(run.device->api->bind(run.device, part.node, &run.kernel));
+    if (!ordered && !kernel_like(run.device, part.node, &k->kernel, &run.kernel)) run.kernel = (BoundKernel){0}; /* the device's choice */
     TRY(op_run(&part, &run, &k->faults));
     for (int i = 0; i < node->num_out; i++) {
         if (!part.all_out[i]) continue;
@@ -285,7 +271,7 @@ static void check_planned(Check *k)
 static Status check_kernel(Check *k, bool is_first)
 {
     OpData kept[NODE_MAX_OUT];
-    OpRun  run = {.device = k->with->device, .kernel = k->kernel, .want = ~0u, .poison = 0xFF, .twice = true};
+    OpRun  run = {.device = k->with->device, .kernel = k->kernel, .want = ~0u, .twice = true};
     TRY(op_run(&k->c, &run, &k->faults));
     op_case_keep(&k->c, kept);
     run.twice = false;

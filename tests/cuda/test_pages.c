@@ -4,6 +4,7 @@
 #include "device/device.h"
 #include "ops/attention/attention_latent.h"
 #include "ops/attention/attention_turned.h"
+#include "ops/case.h"
 #include "ops/op_inputs.h"
 #include "ops/ops.h"
 #include "test.h"
@@ -325,70 +326,15 @@ static void check_device(Device *device)
 
 /* ---- one op for two ---- */
 
-/* An op with what it reads, in the host's memory; its results may be wanted there. */
-typedef struct OpRun {
-    const OpDef *op;
-    const void  *attrs, *data[NODE_MAX_IN];
-    TensorType   types[NODE_MAX_IN];
-    int          num_in;
-    void        *got[NODE_MAX_OUT];
-} OpRun;
-
-static Status run_bound(Device *device, const OpRun *run, const Node *node, Launch *launch)
+/* Runs the op on these inputs by its first kernel. */
+static void run_op(Device *device, OpCase *c, const OpDef *op, const void *attrs, const TensorView *in)
 {
-    const DeviceApi *api = device->api;
-    TensorView       in[NODE_MAX_IN] = {0}, out[NODE_MAX_OUT] = {0};
-    void            *replay = NULL;
-    for (int k = 0; k < run->num_in; k++) {
-        in[k].type = run->types[k];
-        if (!run->data[k]) continue;
-        TRY(api->alloc(device, SPACE_DEVICE, (size_t)type_bytes(&in[k].type), &in[k].data));
-    }
-    for (int k = 0; k < run->op->num_alias; k++) out[run->op->alias[k].out] = in[run->op->alias[k].in];
-    for (int k = 0; k < node->num_out; k++) {
-        if (out[k].data) continue;
-        out[k].type = node->out[k]->type;
-        TRY(api->alloc(device, SPACE_DEVICE, (size_t)type_bytes(&out[k].type), &out[k].data));
-    }
-    TRY(api->alloc(device, SPACE_DEVICE, launch->kernel.workspace_bytes + 1, &launch->args.workspace));
-    launch->args.in = in, launch->args.out = out;
-    TRY(api->prepare(device, launch, 1, &replay));
-    for (int k = 0; k < run->num_in; k++)
-        if (in[k].data) TRY(api->upload(device, in[k].data, run->data[k], (size_t)type_bytes(&in[k].type)));
-    TRY(api->run(device, launch, 1, replay));
-    TRY(api->sync(device));
-    for (int k = 0; k < node->num_out; k++)
-        if (run->got[k]) TRY(api->download(device, run->got[k], out[k].data, (size_t)type_bytes(&out[k].type)));
-    if (replay) api->release(device, replay);
-    for (int k = 0; k < run->op->num_alias; k++) out[run->op->alias[k].out].data = NULL; /* in's */
-    for (int k = 0; k < node->num_out; k++)
-        if (out[k].data) api->free(device, SPACE_DEVICE, out[k].data);
-    for (int k = 0; k < run->num_in; k++)
-        if (in[k].data) api->free(device, SPACE_DEVICE, in[k].data);
-    api->free(device, SPACE_DEVICE, launch->args.workspace);
-    return OK;
-}
-
-/* By the first kernel. */
-static Status run_op(Device *device, const OpRun *run)
-{
-    Arena  arena = {0};
-    Graph *graph = graph_create(&arena, "case", op_table, OP_COUNT);
-    Value *values[NODE_MAX_IN] = {0};
-    Node  *node;
-    Launch launch = {0};
-    for (int k = 0; k < run->num_in; k++)
-        if (run->data[k]) values[k] = graph_add_value(graph, VALUE_INPUT, arena_printf(&arena, "in%d", k), &run->types[k]);
-    Status status = graph_add_node(graph, run->op, run->attrs, "out", values, run->num_in, ~0u, &node);
-    if (status == OK) status = device->api->bind(device, node, &launch.kernel);
-    if (status == OK) {
-        launch.node = node;
-        launch.args = (KernelArgs){.num_in = run->num_in, .num_out = node->num_out, .attrs = node->attrs};
-        launch.args.workspace_bytes = launch.kernel.workspace_bytes;
-        status = run_bound(device, run, node, &launch);
-    }
-    arena_deinit(&arena);
-    return status;
+    OpRun  run = {.device = device, .want = ~0u};
+    StrBuf faults = {0};
+    EXPECT_OK(op_case_of(c, op, attrs, in, false));
+    EXPECT_OK(op_run(c, &run, &faults));
+    if (faults.len) test_fail(__FILE__, __LINE__, "%s, %s%s", device->api->name, op->name, strbuf_cstr(&faults));
+    strbuf_deinit(&faults);
 }
 
 enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
@@ -396,38 +342,28 @@ enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
 /* Rows at 0, 70 and 329, with norms or without. */
 static void check_turned(Device *device, const AttentionAttrs *a, DType dtype, DType cached, bool norms)
 {
-    int64_t element = dtype_bytes(dtype, 1), d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d,
-            cells = (int64_t)PAGES * PAGE_LEN * a->num_kv_heads * d;
-    size_t      row_bytes = (size_t)(TURNED_ROWS * width * element), out_bytes = (size_t)(TURNED_ROWS * a->num_heads * d * element);
+    int64_t     rows = TURNED_ROWS, d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d;
     TurnedAttrs attrs = {*a, 1e-6, 0.5};
     QkvAttrs    qkv = {a->num_heads, a->num_kv_heads, d, attrs.eps, attrs.offset, 0, 0};
-    TensorType  rows = type_make(dtype, 3, (int64_t)TURNED_ROWS, (int64_t)1, width), weight = type_make(dtype, 1, d);
-    TensorType  cache = type_make(cached, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, d);
-    TensorType  starts = type_make(DT_I32, 1, (int64_t)TURNED_ROWS), table = type_make(DT_I32, 2, (int64_t)TURNED_ROWS, (int64_t)ROW_PAGES);
-    TensorType  angles = type_make(DT_F32, 2, (int64_t)TABLE_LEN, d), at = type_make(DT_I32, 2, (int64_t)TURNED_ROWS, (int64_t)1);
     int32_t     start[TURNED_ROWS] = {0, 70, 329}, page[TURNED_ROWS * ROW_PAGES];
-    char       *packed = draw(dtype, 1, TURNED_ROWS * width), *k = draw(cached, 2, cells), *v = draw(cached, 3, cells);
-    char       *wq = norms ? draw(dtype, 4, d) : NULL, *wk = norms ? draw(dtype, 5, d) : NULL, *turned = malloc(row_bytes);
-    char       *angle = draw(DT_F32, 6, TABLE_LEN * d), *o[2], *caches[2];
+    TensorType  cache = type_make(cached, 4, (int64_t)PAGES, (int64_t)PAGE_LEN, a->num_kv_heads, d);
+    TensorView  packed = {draw(dtype, 1, rows * width), type_make(dtype, 3, rows, (int64_t)1, width)};
+    TensorView  k = {draw(cached, 2, type_numel(&cache)), cache}, v = {draw(cached, 3, type_numel(&cache)), cache};
+    TensorView  wq = {norms ? draw(dtype, 4, d) : NULL, type_make(dtype, 1, d)}, wk = {norms ? draw(dtype, 5, d) : NULL, wq.type};
+    TensorView  angles = {draw(DT_F32, 6, TABLE_LEN * d), type_make(DT_F32, 2, (int64_t)TABLE_LEN, d)};
+    TensorView  starts = {start, type_make(DT_I32, 1, rows)}, at = {start, type_make(DT_I32, 2, rows, (int64_t)1)};
+    TensorView  pages = {page, type_make(DT_I32, 2, rows, (int64_t)ROW_PAGES)};
+    OpCase      turn, attend, one;
     for (int i = 0; i < TURNED_ROWS * ROW_PAGES; i++) page[i] = 1 + i * 5 % (PAGES - 1);
-    for (int i = 0; i < 2; i++) o[i] = calloc(1, out_bytes), caches[i] = calloc(1, (size_t)type_bytes(&cache));
-    OpRun turn = {.op = &op_qkv_norm_rope, .attrs = &qkv, .num_in = 5, .got = {turned}};
-    OpRun attend = {.op = &op_attention_cached, .attrs = a, .num_in = NUM_IN, .got = {o[0], caches[0]}};
-    OpRun one = {.op = &op_attention_turned, .attrs = &attrs, .num_in = TURNED_IN, .got = {o[1], caches[1]}};
-    memcpy(turn.data, ((const void *[]){packed, wq, wk, angle, start}), sizeof(void *[5]));
-    memcpy(turn.types, ((TensorType[]){rows, weight, weight, angles, at}), sizeof(TensorType[5]));
-    memcpy(attend.data, ((const void *[]){turned, NULL, NULL, k, v, start, page}), sizeof(void *[7]));
-    memcpy(attend.types, ((TensorType[]){rows, {0}, {0}, cache, cache, starts, table}), sizeof(TensorType[7]));
-    memcpy(one.data, ((const void *[]){packed, k, v, start, page, wq, wk, angle, start}), sizeof(void *[9]));
-    memcpy(one.types, ((TensorType[]){rows, cache, cache, starts, table, weight, weight, angles, at}), sizeof(TensorType[9]));
-    EXPECT_OK(run_op(device, &turn));
-    EXPECT_OK(run_op(device, &attend));
-    EXPECT_OK(run_op(device, &one));
-    if (memcmp(o[0], o[1], out_bytes) || memcmp(caches[0], caches[1], (size_t)type_bytes(&cache)))
+    run_op(device, &turn, &op_qkv_norm_rope, &qkv, (TensorView[NODE_MAX_IN]){packed, wq, wk, angles, at});
+    TensorView turned = {turn.out[0].data, packed.type};
+    run_op(device, &attend, &op_attention_cached, a, (TensorView[NODE_MAX_IN]){turned, {0}, {0}, k, v, starts, pages});
+    run_op(device, &one, &op_attention_turned, &attrs, (TensorView[NODE_MAX_IN]){packed, k, v, starts, pages, wq, wk, angles, at});
+    if (memcmp(attend.out[0].data, one.out[0].data, one.out[0].bytes) || memcmp(attend.out[1].data, one.out[1].data, one.out[1].bytes))
         test_fail(__FILE__, __LINE__, "%s: %s over %s, head_dim %d, norms %d: one op has other bits than two", device->api->name,
                   dtype_info(dtype)->name, dtype_info(cached)->name, (int)d, norms);
-    char *all[] = {packed, k, v, wq, wk, turned, o[0], o[1], caches[0], caches[1], angle};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) free(all[i]);
+    op_case_free(&turn), op_case_free(&attend), op_case_free(&one);
+    free(packed.data), free(k.data), free(v.data), free(wq.data), free(wk.data), free(angles.data);
 }
 
 static void check_turns(Device *device)

@@ -1,4 +1,4 @@
-/* One node with memory of its own, for tests of ops: any kernel of the CPU, any subset of outputs. */
+/* One node with memory of its own, for tests of ops: any kernel of the CPU. */
 #pragma once
 
 #include "base/pool.h"
@@ -14,21 +14,14 @@ __attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const
         if (c->node->in[k]) op_draw(c->node, k, int_range[k], seed * 64 + (uint64_t)k, c->in[k].data);
 }
 
-typedef struct RunOptions {
-    uint32_t    want;   /* outputs to make */
-    int         poison; /* byte that fills outputs and workspace before */
-    ThreadPool *pool;   /* runs on so many threads */
-} RunOptions;
-
-/* Runs the kernel; c->out has the outputs. A write outside of them and a changed input are failures of the test. */
-__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, const RunOptions *options, const char *what)
+/* Runs the kernel on so many threads; c->out has the outputs. A write outside of them and a changed input are failures of the test. */
+__attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, int threads, const char *what)
 {
     const OpDef *op = c->node->op;
-    int          workers = pool_num_workers(options->pool);
-    OpRun        run = {.want = options->want, .poison = options->poison, .kernel = {.run = kernel->run, .name = kernel->name}};
+    OpRun        run = {.want = ~0u, .kernel = {.run = kernel->run, .name = kernel->name}};
     StrBuf       faults = {0};
-    run.kernel.workspace_bytes = op->workspace ? op->workspace(c->node, workers) : 0;
-    TRY(device_cpu_create(workers, &run.device));
+    run.kernel.workspace_bytes = op->workspace ? op->workspace(c->node, threads) : 0;
+    TRY(device_cpu_create(threads, &run.device));
     Status status = op_run(c, &run, &faults);
     if (faults.len) test_fail(__FILE__, __LINE__, "%s: %s", what, strbuf_cstr(&faults) + 2);
     run.device->api->destroy(run.device);

@@ -49,8 +49,7 @@ static void setup_step(Setup *s, int64_t index)
 {
     static const int state_in[] = {0, 2, 3, 9}, state_out[] = {0, 1, 2, 3};
     ((int64_t *)in_data(s, 7))[STEP_INDEX] = index;
-    RunOptions run = {.want = ~0u};
-    EXPECT_OK(op_case_run(&s->c, &op_adamw.cpu[0], &run, "adamw"));
+    EXPECT_OK(op_case_run(&s->c, &op_adamw.cpu[0], 1, "adamw"));
     for (int k = 0; k < 4; k++)
         if (s->c.in[state_in[k]].bytes) memcpy(s->c.in[state_in[k]].data, s->c.out[state_out[k]].data, s->c.in[state_in[k]].bytes);
 }
@@ -125,13 +124,12 @@ static void a_step_that_is_not_finite_touches_nothing(void)
         memset(in_data(&s, 0), 0xFF, 32);
         *s.norm2 = bad == 0 ? NAN : bad == 1 ? INFINITY : 1.0f;
         *s.loss = bad == 2 ? NAN : bad == 3 ? -INFINITY : 1.0f;
-        RunOptions run = {.want = ~0u};
-        EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], &run, "adamw"));
+        EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], 1, "adamw"));
         EXPECT(memcmp(s.c.out[0].data, in_data(&s, 0), s.c.out[0].bytes) == 0);
         EXPECT(memcmp(s.c.out[1].data, in_data(&s, 2), s.c.out[1].bytes) == 0);
         EXPECT(memcmp(s.c.out[2].data, in_data(&s, 3), s.c.out[2].bytes) == 0);
         *s.norm2 = *s.loss = 1.0f;
-        EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], &run, "adamw"));
+        EXPECT_OK(op_case_run(&s.c, &op_adamw.cpu[0], 1, "adamw"));
         EXPECT(memcmp(s.c.out[0].data, in_data(&s, 0), 32) == 0 && memcmp(s.c.out[1].data, in_data(&s, 2), 32) == 0);
         EXPECT(memcmp(s.c.out[0].data + 32, (char *)in_data(&s, 0) + 32, 32) != 0);
         op_case_free(&s.c);
@@ -186,11 +184,10 @@ static void a_large_segment_follows_the_formula(void)
     op_case_fill(&c, 1, ranges);
     int64_t segment[SEGMENT_COLUMNS] = {0, LARGE, 1, 7};
     memcpy(c.in[8].data, segment, sizeof segment);
-    RunOptions   run = {.want = ~0u, .poison = 0xFF};
     const float *w = (float *)(void *)c.in[0].data, *g = (float *)(void *)c.in[1].data, *m = (float *)(void *)c.in[2].data,
                 *v = (float *)(void *)c.in[3].data, *hyper = (float *)(void *)c.in[6].data, *got = (float *)(void *)c.out[0].data;
     double clip = 2 / (sqrt((double)*(float *)(void *)c.in[4].data) + 1e-6), worst = 0;
-    EXPECT_OK(op_case_run(&c, &op_adamw.cpu[0], &run, "adamw"));
+    EXPECT_OK(op_case_run(&c, &op_adamw.cpu[0], 1, "adamw"));
     for (int i = 0; i < LARGE; i++) {
         double grad = (double)g[i] * clip, first = 0.9 * (double)m[i] + 0.1 * grad, second = 0.99 * (double)v[i] + 0.01 * grad * grad;
         double lr = (double)hyper[HYPER_LR], denom = sqrt(second / (double)hyper[HYPER_BIAS2]) + 1e-3;

@@ -257,8 +257,7 @@ static void check_forward(const Exact *e, bool packed, const char *what)
     put_qkv(&c, 0, e, packed);
     put_scores(&c, 4, e);
     memcpy(c.in[3].data, e->doc_start, c.in[3].bytes);
-    RunOptions run = {.want = ~0u, .poison = 0xFF};
-    EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], &run, what));
+    EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], 1, what));
     int64_t rows = p->batch * p->len, width = p->heads * v_dim_of(p);
     expect_heads((float *)c.out[0].data, width, 0, e->o, rows, width, what);
     expect_heads((float *)c.out[1].data, p->len, 0, e->lse, p->batch * p->heads, p->len, what);
@@ -285,8 +284,7 @@ static void check_backward(const Exact *e, bool packed, const char *what)
     put_heads((float *)c.in[4].data, wo, 0, e->o, rows, wo);
     put_heads((float *)c.in[5].data, p->len, 0, e->lse, p->batch * p->heads, p->len);
     memcpy(c.in[6].data, e->doc_start, c.in[6].bytes);
-    RunOptions run = {.want = (packed ? 1u : 7u) | (p->sinks ? 8u : 0) | (p->bias ? 16u : 0), .poison = 0xFF};
-    EXPECT_OK(op_case_run(&c, &op_attention_bwd.cpu[0], &run, what));
+    EXPECT_OK(op_case_run(&c, &op_attention_bwd.cpu[0], 1, what));
     const float *dq = (float *)c.out[0].data, *dk = packed ? dq : (float *)c.out[1].data, *dv = packed ? dq : (float *)c.out[2].data;
     expect_heads(dq, packed ? row : wq, 0, e->dq, rows, wq, what);
     expect_heads(dk, packed ? row : wk, packed ? wq : 0, e->dk, rows, wk, what);
@@ -323,8 +321,7 @@ static void large_scores_stay_finite(void)
     for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < p.len * p.dim; i++) ((float *)c.in[k].data)[i] = k == 2 ? 1.0f : (float)(i / p.dim);
     memset(c.in[3].data, 0, c.in[3].bytes);
-    RunOptions run = {.want = ~0u, .poison = 0xFF};
-    EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], &run, "large scores"));
+    EXPECT_OK(op_case_run(&c, &op_attention.cpu[0], 1, "large scores"));
     for (int64_t i = 0; i < p.len * p.dim; i++) EXPECT_NEAR(((float *)c.out[0].data)[i], 1, 1e-5);
     EXPECT_NEAR(((float *)c.out[1].data)[139], 139.0 * 139 * 4 / 2, 0.01);
     op_case_free(&c);
@@ -374,8 +371,7 @@ static void cached_run(const Exact *e, int64_t position, int64_t len, float *kc,
         ((int32_t *)c.in[5].data)[b] = (int32_t)position;
         for (int64_t i = 0; i < ROW_PAGES; i++) ((int32_t *)c.in[6].data)[b * ROW_PAGES + i] = page_of(p->batch, b, i);
     }
-    RunOptions run = {.want = ~0u, .poison = 0xFF};
-    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "cached"));
+    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], 1, "cached"));
     memcpy(kc, c.out[1].data, c.out[1].bytes);
     memcpy(vc, c.out[2].data, c.out[2].bytes);
     for (int64_t b = 0; b < p->batch; b++)
@@ -401,7 +397,6 @@ static OpCase over_cache(DType q, DType cache, bool rounded)
     static const int32_t        starts[F_ROWS] = {40, 7}, pages[F_ROWS * F_HELD] = {5, 2, 6, 1, 4, 3};
     TensorType                  page = type_make(cache, 4, (int64_t)F_PAGES, (int64_t)PAGE_LEN, (int64_t)F_GROUPS, (int64_t)F_DIM);
     TensorType                  key = type_make(q, 4, (int64_t)F_ROWS, (int64_t)F_LEN, (int64_t)F_GROUPS, (int64_t)F_DIM), query = key;
-    RunOptions                  run = {.want = ~0u, .poison = 0xFF};
     OpCase                      c;
     query.dim[2] = F_HEADS;
     TensorType types[NODE_MAX_IN] = {
@@ -421,7 +416,7 @@ static OpCase over_cache(DType q, DType cache, bool rounded)
     }
     memcpy(c.in[5].data, starts, sizeof starts);
     memcpy(c.in[6].data, pages, sizeof pages);
-    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "cached"));
+    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], 1, "cached"));
     return c;
 }
 
@@ -490,7 +485,6 @@ static void row_run(const AttentionAttrs *attrs, DType dtype, const float *qkv, 
     const TensorType cache = type_make(dtype, 4, (int64_t)30, (int64_t)PAGE_LEN, attrs->num_kv_heads, attrs->head_dim);
     TensorType       in[NODE_MAX_IN] = {0};
     OpCase           c;
-    RunOptions       run = {.want = ~0u, .poison = 0xFF};
     in[0] = type_make(DT_F32, 3, (int64_t)1, len, width);
     in[3] = in[4] = cache;
     in[5] = type_make(DT_I32, 1, (int64_t)1);
@@ -504,7 +498,7 @@ static void row_run(const AttentionAttrs *attrs, DType dtype, const float *qkv, 
             int64_t to = ((last_page - t / PAGE_LEN) * PAGE_LEN + t % PAGE_LEN) * wk;
             dtype_encode(dtype, qkv + t * width + wq + k * wk, wk, (char *)c.in[3 + k].data + dtype_bytes(dtype, to));
         }
-    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], &run, "row"));
+    EXPECT_OK(op_case_run(&c, &op_attention_cached.cpu[0], 1, "row"));
     memcpy(o, c.out[0].data, c.out[0].bytes);
     op_case_free(&c);
 }
@@ -552,14 +546,13 @@ static void positions_outside_the_cache_are_refused(void)
     in[6] = type_make(DT_I32, 2, (int64_t)1, (int64_t)2);
     EXPECT_OK(op_case_make(&c, &op_attention_cached, &attrs, in));
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        RunOptions run = {.want = ~0u, .poison = 0xFF};
         for (int k = 0; k < 7; k++) memset(c.in[k].data, 0, c.in[k].bytes);
         *(int32_t *)c.in[5].data = bad[i];
-        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "outside"), ERR_INVALID,
+        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], 1, "outside"), ERR_INVALID,
                      "outside its 8 positions of the key/value cache");
         *(int32_t *)c.in[5].data = 0;
         ((int32_t *)c.in[6].data)[1] = i % 2 ? 3 + (int32_t)i : -1;
-        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], &run, "no page"), ERR_INVALID, "the key/value cache has 3 pages");
+        EXPECT_FAILS(op_case_run(&c, &op_attention_cached.cpu[0], 1, "no page"), ERR_INVALID, "the key/value cache has 3 pages");
     }
     op_case_free(&c);
 }
@@ -577,12 +570,11 @@ static void documents_that_begin_later_are_refused(void)
         const OpDef *op = i ? &op_attention_bwd : &op_attention;
         OpCase       c;
         EXPECT_OK(op_case_make(&c, op, &attrs, i ? backward : forward));
-        OpData    *at = &c.in[i ? 6 : 3];
-        RunOptions run = {.want = ~0u, .poison = 0xFF};
+        OpData *at = &c.in[i ? 6 : 3];
         memset(at->data, 0, at->bytes);
-        EXPECT_OK(op_case_run(&c, &op->cpu[0], &run, "inside"));
+        EXPECT_OK(op_case_run(&c, &op->cpu[0], 1, "inside"));
         ((int32_t *)at->data)[4] = 2;
-        EXPECT_FAILS(op_case_run(&c, &op->cpu[0], &run, "outside"), ERR_INVALID, "doc_start of row 1, position 1 is 2");
+        EXPECT_FAILS(op_case_run(&c, &op->cpu[0], 1, "outside"), ERR_INVALID, "doc_start of row 1, position 1 is 2");
         op_case_free(&c);
     }
 }

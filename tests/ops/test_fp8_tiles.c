@@ -6,15 +6,14 @@ enum { ROWS = 130, COLS = 259, TILES = 6 };
 /* Quantises x (ROWS,COLS) to codes and scales, and makes the weight from them. */
 static void there_and_back(const float *x, OpCase *q, OpCase *d)
 {
-    RunOptions run = {.want = ~0u, .poison = 0xFF};
     TensorType type = type_make(DT_F32, 2, (int64_t)ROWS, (int64_t)COLS);
     EXPECT_OK(op_case_make(q, &op_fp8_tiles_quantise, NULL, &type));
     memcpy(q->in[0].data, x, q->in[0].bytes);
-    EXPECT_OK(op_case_run(q, &op_fp8_tiles_quantise.cpu[0], &run, "quantise"));
+    EXPECT_OK(op_case_run(q, &op_fp8_tiles_quantise.cpu[0], 1, "quantise"));
     TensorType types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type};
     EXPECT_OK(op_case_make(d, &op_fp8_tiles_dequantise, NULL, types));
     for (int k = 0; k < 2; k++) memcpy(d->in[k].data, q->out[k].data, d->in[k].bytes);
-    EXPECT_OK(op_case_run(d, &op_fp8_tiles_dequantise.cpu[0], &run, "dequantise"));
+    EXPECT_OK(op_case_run(d, &op_fp8_tiles_dequantise.cpu[0], 1, "dequantise"));
 }
 
 static void free_both(OpCase *q, OpCase *d)
@@ -64,14 +63,13 @@ static void any_magnitude_comes_back(void)
 /* Runs a case of the op with these types. Its inputs are x and the outputs of the case `from`. */
 static OpCase multiply(const OpDef *op, const TensorType *types, const OpCase *from, const float *x, int64_t rows)
 {
-    RunOptions run = {.want = ~0u, .poison = 0xFF};
-    OpCase     c;
+    OpCase c;
     EXPECT_OK(op_case_make(&c, op, NULL, types));
     c.node->flags |= NODE_ROWS_ALONE;
     dtype_encode(types[0].dtype, x, rows * COLS, c.in[0].data);
     for (int k = 1; k < c.node->num_in; k++)
         if (c.in[k].data) memcpy(c.in[k].data, from->out[k - 1].data, c.in[k].bytes);
-    EXPECT_OK(op_case_run(&c, &op->cpu[0], &run, "multiply"));
+    EXPECT_OK(op_case_run(&c, &op->cpu[0], 1, "multiply"));
     return c;
 }
 
@@ -84,14 +82,13 @@ static void products_are_those_of_the_weight(void)
     for (size_t t = 0; t < 2; t++)
         for (int64_t rows = 1; rows <= 9; rows += 8) {
             DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(dtypes[t])};
-            RunOptions      run = {.want = ~0u, .poison = 0xFF};
             OpCase          q, d;
             there_and_back(x, &q, &d);
             TensorType of_x = type_make(dtypes[t], 2, rows, (int64_t)COLS), parts[NODE_MAX_IN] = {q.all_out[0]->type, q.all_out[1]->type};
             op_case_free(&d);
             EXPECT_OK(op_case_make(&d, &op_fp8_tiles_dequantise, &attrs, parts));
             for (int k = 0; k < 2; k++) memcpy(d.in[k].data, q.out[k].data, d.in[k].bytes);
-            EXPECT_OK(op_case_run(&d, &op_fp8_tiles_dequantise.cpu[0], &run, "dequantise"));
+            EXPECT_OK(op_case_run(&d, &op_fp8_tiles_dequantise.cpu[0], 1, "dequantise"));
             OpCase made = multiply(&op_linear, (const TensorType[NODE_MAX_IN]){of_x, d.all_out[0]->type}, &d, x, rows);
             OpCase coded = multiply(&op_fp8_tiles_linear, (const TensorType[NODE_MAX_IN]){of_x, parts[0], parts[1]}, &q, x, rows);
             EXPECT(memcmp(made.out[0].data, coded.out[0].data, made.out[0].bytes) == 0);

@@ -5,8 +5,6 @@
 
 #include "op_case.h"
 
-static const RunOptions all_outputs = {.want = ~0u, .poison = 0xFF};
-
 static OpCase products(const GroupLinearAttrs *attrs, DType dtype, int64_t rows, int64_t groups, int64_t cols, int64_t w_rows,
                        int64_t w_cols)
 {
@@ -33,25 +31,21 @@ static void rows_of_groups_have_the_bits_they_have_alone(void)
     };
     static const DType   dtypes[] = {DT_F32, DT_BF16, DT_F16};
     static const int64_t all_rows[] = {2, 9, 70};
-    ThreadPool          *pool;
-    EXPECT_OK(pool_create(3, &pool));
-    RunOptions on_threads = {.want = ~0u, .poison = 0, .pool = pool};
     for (size_t i = 0; i < sizeof cases / sizeof *cases * 9; i++) {
         size_t  k = i / 9;
         DType   dtype = dtypes[i / 3 % 3];
         int64_t rows = all_rows[i % 3];
         OpCase  all = products(&cases[k].attrs, dtype, rows, 4, cases[k].cols, cases[k].w_rows, cases[k].w_cols);
         OpCase  one = products(&cases[k].attrs, dtype, 1, 4, cases[k].cols, cases[k].w_rows, cases[k].w_cols);
-        EXPECT_OK(op_case_run(&all, &op_group_linear.cpu[0], &on_threads, "all"));
+        EXPECT_OK(op_case_run(&all, &op_group_linear.cpu[0], 3, "all"));
         memcpy(one.in[1].data, all.in[1].data, one.in[1].bytes);
         for (int64_t row = 0; row < rows; row += rows - 1) {
             memcpy(one.in[0].data, all.in[0].data + row * (int64_t)one.in[0].bytes, one.in[0].bytes);
-            EXPECT_OK(op_case_run(&one, &op_group_linear.cpu[0], &all_outputs, "one"));
+            EXPECT_OK(op_case_run(&one, &op_group_linear.cpu[0], 1, "one"));
             EXPECT(!memcmp(one.out[0].data, all.out[0].data + row * (int64_t)one.out[0].bytes, one.out[0].bytes));
         }
         op_case_free(&all), op_case_free(&one);
     }
-    pool_destroy(pool);
 }
 
 static void groups_that_do_not_fit_are_refused(void)
@@ -106,8 +100,8 @@ static void compare_caches(DType dtype, DType cache, int64_t len)
     memcpy(two.in[3].data, one.in[LATENT_KC].data, one.in[LATENT_KC].bytes);
     put_beginnings(dtype, two.in[2].data, one.in[LATENT_K].data, ROWS * len);
     put_beginnings(cache, two.in[4].data, one.in[LATENT_KC].data, PAGES * PAGE);
-    EXPECT_OK(op_case_run(&one, &op_attention_latent.cpu[0], &all_outputs, "latent"));
-    EXPECT_OK(op_case_run(&two, &op_attention_cached.cpu[0], &all_outputs, "whole"));
+    EXPECT_OK(op_case_run(&one, &op_attention_latent.cpu[0], 1, "latent"));
+    EXPECT_OK(op_case_run(&two, &op_attention_cached.cpu[0], 1, "whole"));
     EXPECT(one.out[0].bytes == two.out[0].bytes && !memcmp(one.out[0].data, two.out[0].data, one.out[0].bytes));
     EXPECT(!memcmp(one.out[1].data, two.out[1].data, one.out[1].bytes));
     op_case_free(&one), op_case_free(&two);

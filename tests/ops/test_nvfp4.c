@@ -31,7 +31,6 @@ static void draw_all(float *x, int count, uint32_t first)
 static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, const Nvfp4Attrs *attrs, const Draws *draws)
 {
     OpCase     c;
-    RunOptions run = {.want = ~0u, .poison = 0xFF};
     TensorType types[NODE_MAX_IN] = {type_make(dtype, 2, rows, cols)};
     if (draws) {
         types[1] = type_make(DT_I64, 1, (int64_t)STEP_COUNT);
@@ -42,7 +41,7 @@ static OpCase quantise(const void *x, DType dtype, int64_t rows, int64_t cols, c
     if (draws) memcpy(c.in[1].data, draws->step, c.in[1].bytes);
     if (draws) memcpy(c.in[2].data, draws->doc_id, c.in[2].bytes);
     if (draws) memcpy(c.in[3].data, draws->positions, c.in[3].bytes);
-    EXPECT_OK(op_case_run(&c, &op_nvfp4_quantise.cpu[0], &run, "quantise"));
+    EXPECT_OK(op_case_run(&c, &op_nvfp4_quantise.cpu[0], 1, "quantise"));
     return c;
 }
 
@@ -51,11 +50,10 @@ static OpCase dequantise(const OpCase *q, bool transposed)
 {
     OpCase                c;
     const DequantiseAttrs attrs = {.transposed = transposed, .tiled = q->all_out[1]->type.ndim == 3};
-    RunOptions            run = {.want = ~0u, .poison = 0xFF};
     TensorType            types[NODE_MAX_IN] = {q->all_out[0]->type, q->all_out[1]->type, q->all_out[2]->type};
     EXPECT_OK(op_case_make(&c, &op_nvfp4_dequantise, &attrs, types));
     for (int k = 0; k < 3; k++) memcpy(c.in[k].data, q->out[k].data, c.in[k].bytes);
-    EXPECT_OK(op_case_run(&c, &op_nvfp4_dequantise.cpu[0], &run, "dequantise"));
+    EXPECT_OK(op_case_run(&c, &op_nvfp4_dequantise.cpu[0], 1, "dequantise"));
     return c;
 }
 
@@ -332,7 +330,6 @@ static OpCase multiply(const OpCase *a, const OpCase *b, const float *bias, cons
 {
     OpCase                  c;
     const ScaledLinearAttrs attrs = {.alpha = alpha};
-    RunOptions              run = {.want = ~0u, .poison = 0xFF};
     int64_t                 n = a->all_out[0]->type.dim[0], m = b->all_out[0]->type.dim[0];
     TensorType              types[NODE_MAX_IN] = {0};
     for (int k = 0; k < 3; k++) types[2 * k] = a->all_out[k]->type, types[2 * k + 1] = b->all_out[k]->type;
@@ -343,7 +340,7 @@ static OpCase multiply(const OpCase *a, const OpCase *b, const float *bias, cons
     for (int k = 0; k < 3; k++) memcpy(c.in[2 * k + 1].data, b->out[k].data, b->out[k].bytes);
     if (bias) memcpy(c.in[6].data, bias, c.in[6].bytes);
     if (acc) memcpy(c.in[7].data, acc, c.in[7].bytes);
-    EXPECT_OK(op_case_run(&c, &op_fp4_linear.cpu[0], &run, "multiply"));
+    EXPECT_OK(op_case_run(&c, &op_fp4_linear.cpu[0], 1, "multiply"));
     return c;
 }
 

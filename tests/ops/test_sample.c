@@ -67,8 +67,7 @@ static const float *logprobs_of(const OpCase *c)
 /* kernel 0: the fast one; 1: the reference. */
 static void run_rows(OpCase *c, int kernel)
 {
-    RunOptions run = {.want = ~0u, .poison = 0xFF, .pool = pool};
-    EXPECT_OK(op_case_run(c, &op_sample.cpu[kernel], &run, op_sample.cpu[kernel].name));
+    EXPECT_OK(op_case_run(c, &op_sample.cpu[kernel], pool_num_workers(pool), op_sample.cpu[kernel].name));
 }
 
 /* ---- chi-square ---- */

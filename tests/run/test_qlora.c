@@ -18,16 +18,15 @@ static void make_again(const WeightFormat *format, const TensorType *type, float
 {
     TensorType      in[NODE_MAX_IN] = {*type}, types[NODE_MAX_IN] = {0};
     DequantiseAttrs attrs = {.dtype = DTYPE_TO_ATTR(DT_F32)};
-    RunOptions      run = {.want = ~0u, .poison = 0xFF};
     OpCase          q, d;
     in[0].dtype = DT_F32;
     EXPECT_OK(op_case_make(&q, format->quantise, format->attrs, in));
     memcpy(q.in[0].data, values, q.in[0].bytes);
-    EXPECT_OK(op_case_run(&q, &format->quantise->cpu[0], &run, format->name));
+    EXPECT_OK(op_case_run(&q, &format->quantise->cpu[0], 1, format->name));
     for (int k = 0; k < format->num_parts; k++) types[k] = q.all_out[k]->type;
     EXPECT_OK(op_case_make(&d, format->dequantise, &attrs, types));
     for (int k = 0; k < format->num_parts; k++) memcpy(d.in[k].data, q.out[k].data, d.in[k].bytes);
-    EXPECT_OK(op_case_run(&d, &format->dequantise->cpu[0], &run, format->name));
+    EXPECT_OK(op_case_run(&d, &format->dequantise->cpu[0], 1, format->name));
     memcpy(values, d.out[0].data, d.out[0].bytes);
     op_case_free(&q);
     op_case_free(&d);
