@@ -2,8 +2,6 @@
 #include "base/hash.h"
 #include "ir/graph_internal.h"
 
-#include <stdarg.h>
-#include <stdio.h>
 #include <string.h>
 
 typedef struct NameSlot {
@@ -15,130 +13,6 @@ typedef struct NameTable {
     NameSlot *slots;
     uint32_t  capacity, used; /* capacity is a power of two */
 } NameTable;
-
-/* ---- types ---- */
-
-TensorType type_make(DType dtype, int ndim, ...)
-{
-    TensorType type = {.dtype = dtype, .ndim = (uint8_t)ndim};
-    va_list    args;
-    va_start(args, ndim);
-    for (int i = 0; i < ndim; i++) type.dim[i] = va_arg(args, int64_t);
-    va_end(args);
-    return type;
-}
-
-int64_t type_numel(const TensorType *type)
-{
-    int64_t n = type->ndim > 0;
-    for (int i = 0; i < type->ndim; i++) n *= type->dim[i];
-    return n;
-}
-
-int64_t type_bytes(const TensorType *type)
-{
-    return dtype_bytes(type->dtype, type_numel(type));
-}
-
-int64_t type_cols(const TensorType *type)
-{
-    return type->ndim ? type->dim[type->ndim - 1] : 0;
-}
-
-int64_t type_rows(const TensorType *type)
-{
-    int64_t n = type->ndim > 0;
-    for (int i = 0; i + 1 < type->ndim; i++) n *= type->dim[i];
-    return n;
-}
-
-bool type_same_dims(const TensorType *a, const TensorType *b)
-{
-    return a->ndim == b->ndim && memcmp(a->dim, b->dim, sizeof(int64_t) * a->ndim) == 0;
-}
-
-bool type_equal(const TensorType *a, const TensorType *b)
-{
-    return a->dtype == b->dtype && type_same_dims(a, b);
-}
-
-const char *type_text(const TensorType *type, char buf[64])
-{
-    int n = snprintf(buf, 64, "%s[", dtype_info(type->dtype)->name);
-    for (int i = 0; i < type->ndim && n < 60; i++)
-        n += snprintf(buf + n, (size_t)(64 - n), "%s%lld", i ? "," : "", (long long)type->dim[i]);
-    if (n < 63) snprintf(buf + n, (size_t)(64 - n), "]");
-    return buf;
-}
-
-Status type_check(const TensorType *type)
-{
-    double numel = 1;
-    for (int d = 0; d < type->ndim; d++) {
-        FAIL_IF(type->dim[d] <= 0, ERR_INVALID, "a dim would be %lld; dims are at least 1", (long long)type->dim[d]);
-        numel *= (double)type->dim[d];
-    }
-    FAIL_IF(numel > (double)TYPE_MAX_NUMEL, ERR_INVALID, "a tensor of %.3g elements; at most %.3g are possible", numel,
-            (double)TYPE_MAX_NUMEL);
-    int block = dtype_info(type->dtype)->block;
-    FAIL_IF(type_cols(type) % block, ERR_INVALID,
-            "rows of %lld elements of %s, which are stored in blocks of %d; a row must be whole blocks", (long long)type_cols(type),
-            dtype_info(type->dtype)->name, block);
-    return OK;
-}
-
-const char *const value_kind_names[] = {"input", "param", "act", "grad", "state", "cache", "const", "staged"};
-const char *const space_names[] = {"device", "host"};
-const char *const stream_names[] = {"compute", "copy_in", "copy_out", "comm"};
-const char *const hint_names[] = {"none", "again", "save"};
-const char *const hf_kind_names[] = {"whole", "concat", "slice", "transpose", "rows"};
-const char *const init_kind_names[] = {"normal", "zeros", "ones", "uniform", "norms"};
-
-const ParamFlag param_flags[] = {
-    {"trained", offsetof(Param, trained)},
-    {"decay", offsetof(Param, decay)},
-    {"linear", offsetof(Param, is_linear)},
-    {"head", offsetof(Param, is_head)},
-    {"adapter", offsetof(Param, is_adapter)},
-    {"whole", offsetof(Param, is_whole)},
-    {0},
-};
-
-const NodeFlag node_flags[] = {
-    {"backward", NODE_BACKWARD}, {"clone", NODE_CLONE}, {"once", NODE_ONCE}, {"at_use", NODE_AT_USE}, {0},
-};
-
-const char *space_name(Space space)
-{
-    return space_names[space];
-}
-
-const char *stream_name(Stream stream)
-{
-    return stream_names[stream];
-}
-
-const char *hint_name(Hint hint)
-{
-    return hint_names[hint];
-}
-
-static const char *const part_names[PART_COUNT] = {"none", "norm", "qkv", "att", "ffn", "swiglu", "block"};
-
-const char *part_name(Part part)
-{
-    return part_names[part];
-}
-
-bool part_parse(const char *text, Part *out)
-{
-    for (int i = 0; i < PART_COUNT; i++) {
-        if (strcmp(text, part_names[i]) != 0) continue;
-        *out = (Part)i;
-        return true;
-    }
-    return false;
-}
 
 /* ---- names ---- */
 
