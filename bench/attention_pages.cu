@@ -3,21 +3,17 @@
  * TB/s, and a hash of the results, to compare the bits of two builds.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/attention_pages bench/attention_pages.cu \
- *       src/ops/attention/attention_pages.cu src/ops/attention/attention_pages_wgmma.cu src/ops/attention/qkv_norm_rope.cu \
- *       src/device/cuda/tensor_map.c -Lbuild -lsg_ir -lsg_data -lsg_base &&
+ *       src/ops/attention/attention_pages.cu src/ops/attention/attention_pages_f16.cu src/ops/attention/attention_pages_wgmma.cu \
+ *       src/ops/attention/qkv_norm_rope.cu src/device/cuda/tensor_map.c -Lbuild -lsg_ir -lsg_data -lsg_base &&
  *   build/attention_pages [CASE] */
+#include "bench.cuh"
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_pages.h"
 
-#include <cuda_bf16.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-typedef __nv_bfloat16 bf16;
-
-enum { LAYERS = 28, MOST_ROWS = 64, PAGE_LEN = 32, WARM = 3, RUNS = 10, FILL_THREADS = 256, TABLE_LEN = 8192 };
+enum { LAYERS = 28, MOST_ROWS = 64, PAGE_LEN = 32, WARM = 3, RUNS = 10, TABLE_LEN = 8192 };
 
 /* keys: number of keys of each row before its token. most: 0, or the largest number of keys: rows then have from `keys` to `most`, more of
  * them few than many. */
@@ -37,30 +33,7 @@ static const struct {
     {"8B 8 rows", 32, 8, 128, 0, 576, 0, 640, 8},
 };
 
-static void check(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* Stands for the plugin's functions that the kernels' files call. */
-extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
-{
-    check(error, what);
-    return ERR_DEVICE;
-}
 extern "C" const CudaKernelList cuda_kernels_qkv_norm_rope;
-
-static __global__ void fill(bf16 *p, int64_t count, unsigned seed)
-{
-    int64_t step = (int64_t)gridDim.x * FILL_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x; i < count; i += step) {
-        unsigned h = (unsigned)i * 2654435761u + seed;
-        h = (h ^ h >> 15) * 2246822519u;
-        p[i] = __float2bfloat16((float)((int)((h ^ h >> 13) % 2001) - 1000) * 1e-3f);
-    }
-}
 
 struct Bench {
     int                  b, heads, kv_heads, dim, row_pages, num_pages;
@@ -116,26 +89,10 @@ static void layer(const Bench *t, int at, bool rope, bool attention, bool one, c
 
 static double time_all(const Bench *t, bool rope, bool attention, bool one, cudaStream_t stream)
 {
-    cudaGraph_t     graph;
-    cudaGraphExec_t replay;
-    cudaEvent_t     begin, end;
-    float           ms;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    for (int i = 0; i < LAYERS; i++) layer(t, i, rope, attention, one, stream);
-    check(cudaStreamEndCapture(stream, &graph), "capture");
-    check(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    for (int i = 0; i < WARM + RUNS; i++) {
-        if (i == WARM) check(cudaEventRecord(begin, stream), "event");
-        check(cudaGraphLaunch(replay, stream), "launch");
-    }
-    check(cudaEventRecord(end, stream), "event");
-    check(cudaStreamSynchronize(stream), "run");
-    check(cudaEventElapsedTime(&ms, begin, end), "event");
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    return (double)ms * 1e3 / RUNS / LAYERS;
+    auto launch = [&] {
+        for (int i = 0; i < LAYERS; i++) layer(t, i, rope, attention, one, stream);
+    };
+    return time_graph(launch, WARM, RUNS, stream) / LAYERS;
 }
 
 static uint64_t hash_of(const void *device, size_t bytes)

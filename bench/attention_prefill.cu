@@ -2,21 +2,19 @@
  * whether both give the same bits, and TFLOP/s (of unmasked scores only) beside those of training's kernel over a row of the same length.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/attention_prefill bench/attention_prefill.cu \
- *       src/ops/attention/attention_pages_wgmma.cu src/ops/attention/attention_wgmma.cu -x cu src/device/cuda/tensor_map.c \
- *       && build/attention_prefill [CASE] */
+ *       src/ops/attention/attention_pages_f16.cu src/ops/attention/attention_pages_wgmma.cu src/ops/attention/attention_wgmma.cu \
+ *       -x cu src/device/cuda/tensor_map.c && build/attention_prefill [CASE] */
+#include "bench.cuh"
 #include "ops/attention/attention_mma.cuh"
 
 #define attention_pages_wgmma_serves(a) false
 #include "ops/attention/attention_pages.cu"
 #undef attention_pages_wgmma_serves
 
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-enum { PAGE_LEN = 32, WARM = 2, RUNS = 8, FILL_THREADS = 256 };
+enum { PAGE_LEN = 32, WARM = 2, RUNS = 8 };
 
 static const struct {
     const char *name;
@@ -28,37 +26,6 @@ static const struct {
     {"8B", 32, 8, 128, 0, 2048, 2048},       {"1B, D 64", 32, 8, 64, 0, 2048, 2048}, {"window", 32, 8, 128, 1000, 3001, 2000},
     {"1B, D 64", 32, 8, 64, 300, 1000, 777},
 };
-
-static void check(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* Stands for the plugin's functions that the kernels' files call. */
-extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
-{
-    check(error, what);
-    return ERR_DEVICE;
-}
-extern "C" Status status_fail(Status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
-    exit(1);
-}
-
-static __global__ void fill(bf16 *p, int64_t count, unsigned seed)
-{
-    int64_t step = (int64_t)gridDim.x * FILL_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x; i < count; i += step) {
-        unsigned h = (unsigned)i * 2654435761u + seed;
-        h = (h ^ h >> 15) * 2246822519u;
-        p[i] = __float2bfloat16((float)((int)((h ^ h >> 13) % 2001) - 1000) * 2e-3f);
-    }
-}
 
 template <typename T> static T *take(size_t count)
 {
@@ -114,12 +81,12 @@ int main(int argc, char **argv)
         std::vector<int32_t> pages(row_pages);
         for (int i = 0; i < row_pages; i++)
             pages[i] = num_pages - 1 - 2 * i; /* pages aren't adjacent; the unused ones between them hold NaN */
-        fill<<<1024, FILL_THREADS>>>(x, (int64_t)total * cols, 1);
+        fill<<<1024, FILL_THREADS>>>(x, (int64_t)total * cols, 1, 2e-3f);
         for (int i = 0; i < row_pages; i++) { /* cells after the last token hold NaN too */
             int64_t at = (int64_t)pages[i] * PAGE_LEN * c.kv_heads * c.dim,
                     n = min(PAGE_LEN, total - i * PAGE_LEN) * (int64_t)c.kv_heads * c.dim;
-            fill<<<64, FILL_THREADS>>>(k + at, n, 2 + i);
-            fill<<<64, FILL_THREADS>>>(v + at, n, 7777 + i);
+            fill<<<64, FILL_THREADS>>>(k + at, n, 2 + i, 2e-3f);
+            fill<<<64, FILL_THREADS>>>(v + at, n, 7777 + i, 2e-3f);
         }
         int32_t *table = take<int32_t>(row_pages), *starts = take<int32_t>(1);
         check(cudaMemcpy(table, pages.data(), row_pages * 4, cudaMemcpyHostToDevice), "copy");

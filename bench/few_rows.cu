@@ -5,18 +5,13 @@
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows bench/few_rows.cu \
  *       src/ops/products/few_rows.cu src/ops/products/few_rows_bulk.cu src/ops/products/few_rows_group.cu \
  *       -x cu src/device/cuda/tensor_map.c && build/few_rows [ROWS...] */
+#include "bench.cuh"
 #include "ops/products/few_rows.h"
 
-#include <cuda_bf16.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-typedef __nv_bfloat16 bf16;
-
-enum { PRODUCTS = 4, MOST_ROWS = 64, MOST_SPLIT = 2048, WARM = 3, RUNS = 10, FILL_THREADS = 256 };
+enum { PRODUCTS = 4, MOST_ROWS = 64, MOST_SPLIT = 2048, WARM = 3, RUNS = 10 };
 
 static const struct {
     const char *name;
@@ -24,37 +19,6 @@ static const struct {
 } models[] = {{"Qwen3-0.6B", 28, {4096, 1024, 6144, 1024}, {1024, 2048, 1024, 3072}},
               {"Llama-3.2-1B", 16, {3072, 2048, 16384, 2048}, {2048, 2048, 2048, 8192}},
               {"Qwen3-8B", 6, {6144, 4096, 24576, 4096}, {4096, 4096, 4096, 12288}}};
-
-static void check(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* Stands for the plugin's functions that the kernels' files call. */
-extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
-{
-    check(error, what);
-    return ERR_DEVICE;
-}
-extern "C" Status status_fail(Status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
-    exit(1);
-}
-
-static __global__ void fill(bf16 *p, int64_t count, unsigned seed)
-{
-    int64_t step = (int64_t)gridDim.x * FILL_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x; i < count; i += step) {
-        unsigned h = (unsigned)i * 2654435761u + seed;
-        h = (h ^ h >> 15) * 2246822519u;
-        p[i] = __float2bfloat16((float)((int)((h ^ h >> 13) % 2001) - 1000) * 1e-3f);
-    }
-}
 
 static Gemm product(bf16 *x, bf16 *w, bf16 *y, int m, int n, int k)
 {
@@ -80,26 +44,10 @@ static void run(const Gemm &g, How how, cudaStream_t stream)
 /* Microseconds of one replay of all products. */
 static double time_all(const std::vector<Gemm> &all, How how, cudaStream_t stream)
 {
-    cudaGraph_t     graph;
-    cudaGraphExec_t replay;
-    cudaEvent_t     begin, end;
-    float           ms;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    for (const Gemm &g : all) run(g, how, stream);
-    check(cudaStreamEndCapture(stream, &graph), "capture");
-    check(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    for (int i = 0; i < WARM + RUNS; i++) {
-        if (i == WARM) check(cudaEventRecord(begin, stream), "event");
-        check(cudaGraphLaunch(replay, stream), "launch");
-    }
-    check(cudaEventRecord(end, stream), "event");
-    check(cudaStreamSynchronize(stream), "run");
-    check(cudaEventElapsedTime(&ms, begin, end), "event");
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    return (double)ms * 1e3 / RUNS;
+    auto launch = [&] {
+        for (const Gemm &g : all) run(g, how, stream);
+    };
+    return time_graph(launch, WARM, RUNS, stream);
 }
 
 static bool same_bits(Gemm g, bf16 *other, cudaStream_t stream)

@@ -6,57 +6,17 @@
  *       src/ops/products/few_rows_codes.cu src/ops/products/few_rows_codes_one.cu src/ops/products/few_rows_bulk.cu \
  *       src/ops/products/few_rows_group.cu src/ops/products/few_rows.cu -x cu src/device/cuda/tensor_map.c && build/few_rows_codes
  * [ROWS...] */
+#include "bench.cuh"
 #include "ops/products/few_rows.h"
 #include "ops/products/few_rows_codes.h"
 
-#include <cuda_bf16.h>
 #include <cuda_fp8.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-typedef __nv_bfloat16 bf16;
-
-enum { PRODUCTS = 4, LAYERS = 6, MOST_ROWS = 64, MOST_N = 24576, MOST_K = 12288, TILE = 128, WARM = 3, RUNS = 10, FILL_THREADS = 256 };
+enum { PRODUCTS = 4, LAYERS = 6, MOST_ROWS = 64, MOST_N = 24576, MOST_K = 12288, TILE = 128, WARM = 3, RUNS = 10 };
 
 static const int shape_n[PRODUCTS] = {6144, 4096, 24576, 4096}, shape_k[PRODUCTS] = {4096, 4096, 4096, 12288};
-
-static void check(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* Stands for the plugin's functions that the kernels' files call. */
-extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
-{
-    check(error, what);
-    return ERR_DEVICE;
-}
-extern "C" Status status_fail(Status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
-    exit(1);
-}
-
-static __device__ unsigned hash(int64_t i, unsigned seed)
-{
-    unsigned h = (unsigned)i * 2654435761u + seed;
-    h = (h ^ h >> 15) * 2246822519u;
-    return h ^ h >> 13;
-}
-
-static __global__ void fill(bf16 *p, int64_t count, unsigned seed)
-{
-    int64_t step = (int64_t)gridDim.x * FILL_THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x; i < count; i += step)
-        p[i] = __float2bfloat16((float)((int)(hash(i, seed) % 2001) - 1000) * 1e-3f);
-}
 
 /* Fills with all codes, except NaN codes of e4m3. */
 static __global__ void fill_codes(uint8_t *p, int64_t count, bool e4m3)
@@ -124,26 +84,10 @@ static void run_fused(Gemm g, cudaStream_t stream)
 /* Microseconds of one replay of all products. */
 static double time_all(const std::vector<Gemm> &all, bool is_fused, cudaStream_t stream)
 {
-    cudaGraph_t     graph;
-    cudaGraphExec_t replay;
-    cudaEvent_t     begin, end;
-    float           ms;
-    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    for (const Gemm &g : all) is_fused ? run_fused(g, stream) : run(g, stream);
-    check(cudaStreamEndCapture(stream, &graph), "capture");
-    check(cudaGraphInstantiate(&replay, graph, 0), "instantiate");
-    check(cudaEventCreate(&begin), "event");
-    check(cudaEventCreate(&end), "event");
-    for (int i = 0; i < WARM + RUNS; i++) {
-        if (i == WARM) check(cudaEventRecord(begin, stream), "event");
-        check(cudaGraphLaunch(replay, stream), "launch");
-    }
-    check(cudaEventRecord(end, stream), "event");
-    check(cudaStreamSynchronize(stream), "run");
-    check(cudaEventElapsedTime(&ms, begin, end), "event");
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    return (double)ms * 1e3 / RUNS;
+    auto launch = [&] {
+        for (const Gemm &g : all) is_fused ? run_fused(g, stream) : run(g, stream);
+    };
+    return time_graph(launch, WARM, RUNS, stream);
 }
 
 /* Compares in fp32 results; scales of columns are multiplied here. */
