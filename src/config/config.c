@@ -89,16 +89,10 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
     return NULL;
 }
 
-/* Whether the value switches nothing on: false, none, auto, 0, empty. */
+/* Whether the value switches nothing on, here also `auto`. */
 static bool is_inert(const YamlNode *value)
 {
-    static const char *const words[] = {"", "none", "auto", "0", "0.0"};
-    bool                     on;
-    if (value->type != YAML_SCALAR) return value->count == 0;
-    if (yaml_is_null(value) || (bool_read(value->text.data, &on) && !on)) return true;
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcasecmp(value->text.data, words[i]) == 0) return true;
-    return false;
+    return value_is_inert(value) || (value->type == YAML_SCALAR && strcasecmp(value->text.data, "auto") == 0);
 }
 
 /* The row of peers.def for a name and its value, or NULL. */

@@ -283,3 +283,14 @@ bool str_list_has(const StrList *list, const char *text)
         if (strcmp(list->items[i], text) == 0) return true;
     return false;
 }
+
+bool value_is_inert(const YamlNode *value)
+{
+    static const char *const words[] = {"", "none", "0", "0.0"};
+    bool                     on;
+    if (value->type != YAML_SCALAR) return value->count == 0;
+    if (yaml_is_null(value) || (bool_read(value->text.data, &on) && !on)) return true;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcasecmp(value->text.data, words[i]) == 0) return true;
+    return false;
+}

@@ -29,3 +29,6 @@ void option_reset(Arena *arena, const OptionInfo *option, void *out);
 
 /* Reads a boolean in any of its spellings. */
 bool bool_read(const char *text, bool *out);
+
+/* Whether the value switches nothing on: false, none, 0, empty. */
+bool value_is_inert(const YamlNode *value);

@@ -62,6 +62,3 @@ const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
 /* The tool that most keys of a run file belong to. Only keys of a single tool that aren't ours count. 0: no key counts, or several tools
  * have as many. out_key (may be NULL): the tool's first key in the file. */
 unsigned foreign_recognise(const YamlNode *root, const char **out_key);
-
-/* Whether the value switches nothing on: none, false, 0 or empty. */
-bool foreign_is_inert(const YamlNode *value);

@@ -220,11 +220,11 @@ void port_value(Port *port, const PortPair *pair)
 {
     const ForeignKey *row = foreign_row(port->tool, pair->target->scope, pair->key->text.data, pair->value);
     if (!row) {
-        if (!foreign_is_inert(pair->value)) unknown_key(port, pair);
+        if (!value_is_inert(pair->value)) unknown_key(port, pair);
         return;
     }
     bool is_own = row->how == FOREIGN_TAKES || row->how == FOREIGN_READS;
-    if (!is_own && !row->value && foreign_is_inert(pair->value)) return;
+    if (!is_own && !row->value && value_is_inert(pair->value)) return;
     if (!is_own && row->value && pair->value->type == YAML_SEQUENCE) {
         for (size_t i = 0; i < pair->value->count; i++) {
             PortPair item = *pair;

@@ -115,7 +115,7 @@ static const YamlNode *first_file(Port *port, const YamlNode *map, const YamlNod
 static void tell_subset(Port *port, const PortPair *pair, const YamlNode *key_map, const char *name)
 {
     for (size_t i = 0; i < key_map->count; i++)
-        if (key_map->keys[i]->type == YAML_SCALAR && strcmp(key_map->keys[i]->text.data, name) == 0 && !foreign_is_inert(key_map->items[i]))
+        if (key_map->keys[i]->type == YAML_SCALAR && strcmp(key_map->keys[i]->text.data, name) == 0 && !value_is_inert(key_map->items[i]))
             port_tell(
                 port, true, key_map->keys[i], pair->target->prefix,
                 "all files of the repository are read; `surogate pull --dataset` with --include takes some, and path names that folder");
@@ -195,7 +195,7 @@ void port_read_roles(Port *port, const PortPair *pair)
 {
     const YamlNode *map = pair->value;
     bool            fits = map->type == YAML_MAPPING;
-    if (foreign_is_inert(map)) return;
+    if (value_is_inert(map)) return;
     for (size_t i = 0; i < map->count && map->type == YAML_MAPPING; i++) {
         const YamlNode *names = map->items[i];
         const char     *role = map->keys[i]->type == YAML_SCALAR ? map->keys[i]->text.data : "";

@@ -325,7 +325,7 @@ void port_read_targets(Port *port, const PortPair *pair)
     StrBuf      names = {0};
     const char *from = port_origin(port, pair->key, "");
     bool        fits = true;
-    if (foreign_is_inert(pair->value)) return;
+    if (value_is_inert(pair->value)) return;
     if (port_is_true(port->root, "lora_target_linear")) {
         take_all_linear(port, pair, from);
         return;
@@ -351,7 +351,7 @@ void port_read_whole(Port *port, const PortPair *pair)
     StrBuf          names = {0};
     const YamlNode *value = pair->value;
     bool            fits = true;
-    if (foreign_is_inert(value)) return;
+    if (value_is_inert(value)) return;
     if (value->type == YAML_SCALAR) fits = add_targets(port, pair, value->text.data, &names);
     for (size_t i = 0; fits && value->type != YAML_SCALAR && i < value->count; i++)
         if (value->items[i]->type == YAML_SCALAR) fits = add_targets(port, pair, value->items[i]->text.data, &names);
@@ -367,7 +367,7 @@ void port_read_token_indices(Port *port, const PortPair *pair)
     StrBuf          ids = {0}, modules = {0}, first = {0};
     const YamlNode *value = pair->value;
     bool            is_map = value->type == YAML_MAPPING, fits = true;
-    if (foreign_is_inert(value)) return;
+    if (value_is_inert(value)) return;
     for (size_t i = 0; i < (is_map ? value->count : 1); i++) {
         const YamlNode *list = is_map ? value->items[i] : value;
         if (is_map) strbuf_printf(&modules, "%s%s", i ? ", " : "", value->keys[i]->text.data);
@@ -565,7 +565,7 @@ void port_read_unfrozen(Port *port, const PortPair *pair)
     }
     if (is_whole)
         port_tell(port, false, pair->key, "", "the whole language model is trained");
-    else if (!foreign_is_inert(pair->value))
+    else if (!value_is_inert(pair->value))
         port_problem(port, pair->key, "%s: not supported here: frozen layers", pair->key->text.data);
 }
 
@@ -582,7 +582,7 @@ static void read_tokens(Port *port, const PortPair *pair, ConfigKey key)
     const YamlNode *value = pair->value;
     const char     *text = value->type == YAML_SCALAR ? value->text.data : "";
     YamlNode       *list = arena_new(port->arena, YamlNode);
-    if (foreign_is_inert(value)) return;
+    if (value_is_inert(value)) return;
     *list = (YamlNode){.type = YAML_SEQUENCE, .source = port->path};
     list->items = arena_array(port->arena, YamlNode *, value->count + strlen(text) + 1);
     for (size_t i = 0; value->type == YAML_SEQUENCE && i < value->count; i++) {
@@ -626,7 +626,7 @@ void port_read_special_tokens(Port *port, const PortPair *pair)
         const YamlNode *value = pair->value->items[i];
         const char     *name = pair->value->keys[i]->type == YAML_SCALAR ? pair->value->keys[i]->text.data : "";
         bool            is_pad = strcmp(name, "pad_token") == 0, is_more = strcmp(name, ADDITIONAL) == 0;
-        if (foreign_is_inert(value)) continue;
+        if (value_is_inert(value)) continue;
         if (is_more) read_additional(port, pair, value);
         has_pad |= is_pad;
         has_other |= !is_pad && !is_more;
