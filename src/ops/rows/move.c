@@ -4,7 +4,7 @@
 
 #include "ops/infer.h"
 
-enum { CONCAT_IN = 8, MOVE_DTYPES = DT_SET_DECODE | DT_SET(DT_I32) };
+enum { MOVE_DTYPES = DT_SET_DECODE | DT_SET(DT_I32) };
 
 static const AttrDef concat_attrs[] = {ATTR_INT(ConcatAttrs, dim, -1), {0}};
 static const AttrDef slice_attrs[] = {ATTR_INT(SliceAttrs, dim, -1), ATTR_INT(SliceAttrs, begin, 0), ATTR_INT(SliceAttrs, size, 1), {0}};
@@ -127,7 +127,7 @@ static OpCost slice_cost(const Node *node)
 /* ---- kernels ---- */
 
 typedef struct MoveJob {
-    const TensorView *x, *y; /* x NULL: zeros */
+    const TensorView *y;
     LineMove          move;
     int64_t           rows, pieces; /* a task moves `rows` lines; or one piece, if a line has several (`pieces`) */
 } MoveJob;
@@ -155,49 +155,35 @@ static void move_task(void *context, int64_t task, int worker)
     int64_t         first = task / job->pieces * job->rows, begin = task % job->pieces * PIECE, n = min_i64(PIECE, m->len - begin);
     (void)worker;
     for (int64_t o = first; o < min_i64(m->outer, first + job->rows); o++)
-        move_elements(job->y, m->y_at + o * m->y_step + begin, job->x, m->x_at + o * m->x_step + begin, n);
+        move_elements(job->y, m->y_at + o * m->y_step + begin, m->x, m->x_at + o * m->x_step + begin, n);
 }
 
-static void move_lines(const KernelArgs *args, const TensorView *x, LineMove move)
+/* Makes the result by `count` moves. */
+static Status move_all(const KernelArgs *args, const LineMove *moves, int count)
 {
-    MoveJob job = {x, &args->out[0], move, rows_per_task(move.len), div_up(move.len, PIECE)};
-    pool_run(args->pool, div_up(move.outer, job.rows) * job.pieces, move_task, &job);
-}
-
-static int args_dim(const KernelArgs *args)
-{
-    return dim_of(((const ConcatAttrs *)args->attrs)->dim, args->in[0].type.ndim);
-}
-
-static Status concat_cpu(const KernelArgs *args)
-{
-    int64_t at = 0;
-    int     dim = args_dim(args);
-    for (int k = 0; k < args->num_in; k++) {
-        const TensorView *in = &args->in[k];
-        if (!in->data) continue;
-        move_lines(args, in, line_move(&in->type, &args->out[0].type, dim, 0, at, in->type.dim[dim]));
-        at += in->type.dim[dim];
+    for (int i = 0; i < count; i++) {
+        MoveJob job = {&args->out[0], moves[i], rows_per_task(moves[i].len), div_up(moves[i].len, PIECE)};
+        pool_run(args->pool, div_up(moves[i].outer, job.rows) * job.pieces, move_task, &job);
     }
     return OK;
 }
 
+static Status concat_cpu(const KernelArgs *args)
+{
+    LineMove moves[MOST_MOVES];
+    return move_all(args, moves, concat_moves(args, moves));
+}
+
 static Status slice_cpu(const KernelArgs *args)
 {
-    const SliceAttrs *attrs = args->attrs;
-    move_lines(args, &args->in[0], line_move(&args->in[0].type, &args->out[0].type, args_dim(args), attrs->begin, 0, attrs->size));
-    return OK;
+    LineMove moves[MOST_MOVES];
+    return move_all(args, moves, slice_moves(args, moves));
 }
 
 static Status pad_cpu(const KernelArgs *args)
 {
-    const SliceAttrs *attrs = args->attrs;
-    const TensorType *x = &args->in[0].type, *y = &args->out[0].type;
-    int               dim = args_dim(args);
-    if (attrs->before) move_lines(args, NULL, line_move(x, y, dim, 0, 0, attrs->before));
-    if (attrs->after) move_lines(args, NULL, line_move(x, y, dim, 0, attrs->before + x->dim[dim], attrs->after));
-    move_lines(args, &args->in[0], line_move(x, y, dim, 0, attrs->before, x->dim[dim]));
-    return OK;
+    LineMove moves[MOST_MOVES];
+    return move_all(args, moves, pad_moves(args, moves));
 }
 
 /* ---- descriptors ---- */

@@ -24,63 +24,53 @@ static __global__ void move_converted(TensorView x, TensorView y, LineMove m, in
     }
 }
 
-template <typename W> static void launch_words(const KernelArgs *args, const void *x, void *y, LineMove m)
+template <typename W> static void launch_words(const KernelArgs *args, void *y, LineMove m)
 {
-    int64_t count = m.outer * m.len;
+    int64_t     count = m.outer * m.len;
+    const void *x = m.x ? m.x->data : NULL;
     move_words<W><<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>((const W *)x, (W *)y, m, count);
 }
 
-static void move_lines(const KernelArgs *args, const TensorView *x, LineMove m)
+static void move_lines(const KernelArgs *args, LineMove m)
 {
-    const TensorView *y = &args->out[0];
+    const TensorView *x = m.x, *y = &args->out[0];
     int64_t           count = m.outer * m.len, wide = 16 / dtype_bytes(y->type.dtype, 1);
     bool packs = !((m.len | m.x_at | m.x_step | m.y_at | m.y_step) % wide) && is_aligned16(y->data) && (!x || is_aligned16(x->data));
     if (x && x->type.dtype != y->type.dtype) {
         move_converted<<<cuda_grid(count, THREADS), THREADS, 0, cuda_stream(args)>>>(*x, *y, m, count);
     } else if (packs) {
-        LineMove words = {m.outer, m.len / wide, m.x_at / wide, m.x_step / wide, m.y_at / wide, m.y_step / wide};
-        launch_words<uint4>(args, x ? x->data : NULL, y->data, words);
+        LineMove words = {x, m.outer, m.len / wide, m.x_at / wide, m.x_step / wide, m.y_at / wide, m.y_step / wide};
+        launch_words<uint4>(args, y->data, words);
     } else if (wide == 4) {
-        launch_words<uint32_t>(args, x ? x->data : NULL, y->data, m);
+        launch_words<uint32_t>(args, y->data, m);
     } else {
-        launch_words<uint16_t>(args, x ? x->data : NULL, y->data, m);
+        launch_words<uint16_t>(args, y->data, m);
     }
 }
 
-static int args_dim(const KernelArgs *args)
+/* Makes the result by `count` moves. */
+static Status move_all(const KernelArgs *args, const LineMove *moves, int count)
 {
-    return dim_of(((const ConcatAttrs *)args->attrs)->dim, args->in[0].type.ndim);
+    for (int i = 0; i < count; i++) move_lines(args, moves[i]);
+    return CUDA_LAUNCHED();
 }
 
 static Status concat_run(const KernelArgs *args)
 {
-    int64_t at = 0;
-    int     dim = args_dim(args);
-    for (int k = 0; k < args->num_in; k++) {
-        const TensorView *in = &args->in[k];
-        if (!in->data) continue;
-        move_lines(args, in, line_move(&in->type, &args->out[0].type, dim, 0, at, in->type.dim[dim]));
-        at += in->type.dim[dim];
-    }
-    return CUDA_LAUNCHED();
+    LineMove moves[MOST_MOVES];
+    return move_all(args, moves, concat_moves(args, moves));
 }
 
 static Status slice_run(const KernelArgs *args)
 {
-    const SliceAttrs *attrs = (const SliceAttrs *)args->attrs;
-    move_lines(args, &args->in[0], line_move(&args->in[0].type, &args->out[0].type, args_dim(args), attrs->begin, 0, attrs->size));
-    return CUDA_LAUNCHED();
+    LineMove moves[MOST_MOVES];
+    return move_all(args, moves, slice_moves(args, moves));
 }
 
 static Status pad_run(const KernelArgs *args)
 {
-    const SliceAttrs *attrs = (const SliceAttrs *)args->attrs;
-    const TensorType *x = &args->in[0].type, *y = &args->out[0].type;
-    int               dim = args_dim(args);
-    if (attrs->before) move_lines(args, NULL, line_move(x, y, dim, 0, 0, attrs->before));
-    if (attrs->after) move_lines(args, NULL, line_move(x, y, dim, 0, attrs->before + x->dim[dim], attrs->after));
-    move_lines(args, &args->in[0], line_move(x, y, dim, 0, attrs->before, x->dim[dim]));
-    return CUDA_LAUNCHED();
+    LineMove moves[MOST_MOVES];
+    return move_all(args, moves, pad_moves(args, moves));
 }
 
 CUDA_KERNELS(concat, {.dtypes = DT_SET_DECODE | DT_SET(DT_I32), .run = concat_run, .name = "lines"})
