@@ -1,20 +1,10 @@
 /* fp8_own_scale on CUDA, in two launches: the largest magnitude of each part of x, then one block makes the scale. */
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
+#include "ops/lowbit/block_most.cuh"
 #include "ops/lowbit/fp8.h"
 
 enum { THREADS = 256 };
-
-/* Every thread gets the largest of the whole block. */
-static __device__ __forceinline__ uint32_t block_most(uint32_t most)
-{
-    __shared__ uint32_t warps[THREADS / 32];
-    most = __reduce_max_sync(0xFFFFFFFFu, most);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
-    __syncthreads();
-    for (int i = 0; i < THREADS / 32; i++) most = max(most, warps[i]);
-    return most;
-}
 
 /* packs: whole packs of 16 bytes at the beginning of x; 0 if x isn't aligned. A thread block takes a part. */
 template <typename T>
@@ -32,7 +22,7 @@ static __global__ void __launch_bounds__(THREADS) largest_of_parts(const T *x, u
     }
     int64_t begin = max(packs * N, (int64_t)blockIdx.x * FP8_SCALE_PART), stop = min(numel, (int64_t)(blockIdx.x + 1) * FP8_SCALE_PART);
     for (int64_t i = begin + threadIdx.x; i < stop; i += THREADS) most = max(most, small_magnitude(to_float(x[i])));
-    most = block_most(most);
+    most = block_most<THREADS>(most);
     if (threadIdx.x == 0) parts[blockIdx.x] = most;
 }
 
@@ -41,7 +31,7 @@ static __global__ void __launch_bounds__(THREADS)
 {
     uint32_t most = 0;
     for (int64_t i = threadIdx.x; i < count; i += THREADS) most = max(most, parts[i]);
-    most = block_most(most);
+    most = block_most<THREADS>(most);
     if (threadIdx.x == 0) fp8_scale_follow(scale, small_value(most), limit, margin);
 }
 

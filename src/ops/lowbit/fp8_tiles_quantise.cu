@@ -1,22 +1,11 @@
 /* fp8_tiles_quantise on CUDA: a thread block takes a tile, a thread 8 elements side by side in each of 8 rows. The tile stays in registers
  * between the search for the largest magnitude and the encoding. x is read once. */
 #include "device/cuda/vec.cuh"
+#include "ops/lowbit/block_most.cuh"
 #include "ops/lowbit/fp8_tiles.h"
 
 enum { OUT_CODES, OUT_SCALE };
 enum { ACROSS = FP8_TILE / 8, THREADS = 256, STEP = THREADS / ACROSS /* rows at a time */, TURNS = FP8_TILE / STEP };
-
-static __device__ __forceinline__ uint32_t block_most(uint32_t most)
-{
-    __shared__ uint32_t of_warp[THREADS / 32];
-    most = __reduce_max_sync(0xFFFFFFFFu, most);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) most = max(most, of_warp[i]);
-    __syncthreads(); /* before the next tile's magnitudes are written */
-    return most;
-}
 
 static __device__ __forceinline__ void store_codes(uint8_t *codes, const uint8_t *in, bool wide, int64_t count)
 {
@@ -45,7 +34,7 @@ static __global__ void __launch_bounds__(THREADS)
         for (int t = 0; t < TURNS; t++)
 #pragma unroll
             for (int k = 0; k < 8; k++) most = max(most, small_magnitude(eight[t].get(k)));
-        float scale = fp8_tile_scale(block_most(most));
+        float scale = fp8_tile_scale(block_most<THREADS>(most));
         if (scales && threadIdx.x == 0) scales[tile] = scale;
 #pragma unroll
         for (int t = 0; t < TURNS; t++) {

@@ -1,21 +1,10 @@
 /* int8_quantise on CUDA: a thread block takes a row, and reads it twice: to find its largest magnitude, and to encode it. */
 #include "device/cuda/vec.cuh"
+#include "ops/lowbit/block_most.cuh"
 #include "ops/lowbit/int8.h"
 
 enum { OUT_CODES, OUT_SCALE };
 enum { THREADS = 256 };
-
-static __device__ __forceinline__ uint32_t block_most(uint32_t most)
-{
-    __shared__ uint32_t of_warp[THREADS / 32];
-    most = __reduce_max_sync(0xFFFFFFFFu, most);
-    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = most;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < THREADS / 32; i++) most = max(most, of_warp[i]);
-    __syncthreads(); /* before the next row's magnitudes are written */
-    return most;
-}
 
 /* codes, scales NULL: not wanted. */
 template <typename T>
@@ -25,7 +14,7 @@ static __global__ void __launch_bounds__(THREADS) int8_rows(const T *x, int8_t *
         const T *from = x + row * cols;
         uint32_t most = 0;
         for (int64_t i = threadIdx.x; i < cols; i += THREADS) most = max(most, small_magnitude(to_float(from[i])));
-        float scale = int8_scale(block_most(most));
+        float scale = int8_scale(block_most<THREADS>(most));
         if (scales && threadIdx.x == 0) scales[row] = scale;
         for (int64_t i = threadIdx.x; i < cols && codes; i += THREADS) codes[row * cols + i] = int8_code(to_float(from[i]), scale);
     }
