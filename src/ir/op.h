@@ -114,7 +114,6 @@ enum {
     OP_BY_LABEL = 1 << 5,    /* cost assumes that all rows have a label; rows without one may be skipped */
     OP_COLLECTIVE = 1 << 7,  /* all ranks run it together */
     OP_STOPS = 1 << 8,       /* no gradient flows through it: its outputs count as constants */
-    OP_CPU_ALONE = 1 << 9,   /* it has no kernels for GPUs: a pass that makes it must check the target device */
     OP_LOSS = 1 << 6,        /* the backward pass takes an output without a gradient for the loss itself, with gradient 1 */
 };
 

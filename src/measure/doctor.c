@@ -52,10 +52,10 @@ static void print_records(const Doctor *d)
     }
 }
 
-static bool is_asked(const OpDef *op, const DeviceFacts *facts, const char *only)
+static bool is_asked(const OpDef *op, const char *only)
 {
     size_t len = strlen(op->name);
-    if (op->flags & OP_VIEW || (facts->sm && op->flags & OP_CPU_ALONE)) return false;
+    if (op->flags & OP_VIEW) return false;
     return !only || (strncmp(only, op->name, len) == 0 && (!only[len] || only[len] == ':'));
 }
 
@@ -71,7 +71,7 @@ Status doctor_check_ops(Device *device, Device *cpu, const char *only, FILE *out
     if (facts.sm) TRY(device_null_of(device, &checks.planner));
     Status status = OK;
     for (int id = 0; id < OP_COUNT && status == OK; id++)
-        if (is_asked(op_table[id], &facts, only)) status = op_check(&checks, op_table[id]);
+        if (is_asked(op_table[id], only)) status = op_check(&checks, op_table[id]);
     if (checks.planner) checks.planner->api->destroy(checks.planner);
     if (status == OK) print_records(&d);
     counts->kernels = d.num_records;

@@ -55,7 +55,7 @@ static void write_facts(StrBuf *out, const OpDef *op)
         strbuf_printf(out, op->alias[i].accumulate ? " Output %d is added to input %d." : " Output %d is input %d, updated.",
                       op->alias[i].out, op->alias[i].in);
     for (int i = 0; i < OP_MAX_KERNELS && op->cpu[i].run; i++) strbuf_printf(out, "%s%s", i ? ", " : " CPU kernels: ", op->cpu[i].name);
-    if (op->cpu[0].run) strbuf_puts(out, op->flags & OP_CPU_ALONE ? "; none for GPUs." : ".");
+    if (op->cpu[0].run) strbuf_putc(out, '.');
     strbuf_putc(out, '\n');
 }
 

@@ -50,7 +50,6 @@ static Status null_bind(Device *device, const Node *node, BoundKernel *out)
     *out = (BoundKernel){.run = null_kernel, .name = "null"};
     NullDevice *null = (NullDevice *)device;
     if (!null->is_gpu) return OK;
-    if (node->op->flags & OP_CPU_ALONE) return op_no_kernel(node, "CUDA");
     if (node->op->gpu_workspace)
         out->workspace_bytes = node->op->gpu_workspace(node, null->facts.sm);
     else if (node->op->cost && node->op->cost(node).matrix_unit)
