@@ -167,7 +167,7 @@ static void check_few(const Operands *all, int64_t rows, const void *expected, T
 /* Prompts are read by tiles, and texts continue by few rows: the bits are equal. */
 static void rows_of_bf16_have_the_bits_of_tiles(void)
 {
-    static const int64_t depths[] = {1, 7, 32, 45, 640, 643, 1300}, rows[] = {1, 2, 3, 4, 5, 8, 9, 24};
+    static const int64_t depths[] = {1, 7, 32, 45, 640, 643, 1300, 4065, 33, 4130}, rows[] = {1, 2, 3, 4, 5, 8, 9, 24};
     ThreadPool          *pool;
     EXPECT_OK(pool_create(3, &pool));
     for (int narrow = 0; narrow < 2; narrow++)

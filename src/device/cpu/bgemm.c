@@ -496,3 +496,148 @@ void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, con
         (few_is_wide(rows) ? run_few_wide : run_few_narrow)(rows, cols, k, a + from, a_stride, b, sums);
     _mm_setcsr(before);
 }
+
+/* ---- one row ---- */
+
+/* Lanes are 8 blocks of one column, so that memory is read strictly in its order, which is fastest. Blocks' sums are then added up in
+ * order, 8 columns at a time. */
+enum {
+    ONE_GROUP = 8 * BGEMM_BLOCK, /* elements of a column whose blocks' sums are computed at once */
+    ONE_AHEAD = 8192,            /* elements that prefetches into the L2 cache are ahead */
+    ONE_LINES = 7,               /* cache lines of the 8 of a group that are prefetched while its sums are computed */
+};
+
+int64_t bgemm_one_floats(int64_t k)
+{
+    return (k + ONE_GROUP - 1) / ONE_GROUP * ONE_GROUP;
+}
+
+static inline __m256 floats_of_eight(const uint16_t *at)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)at)), 16));
+}
+
+/* A group in place, or padded with zeros in `filled`. */
+static inline const uint16_t *whole_group(const uint16_t *at, int64_t depth, uint16_t filled[ONE_GROUP])
+{
+    if (depth >= ONE_GROUP) return at;
+    memset(filled, 0, ONE_GROUP * sizeof *filled);
+    memcpy(filled, at, (size_t)depth * sizeof *filled);
+    return filled;
+}
+
+void bgemm_one_row(const uint16_t *row, int64_t k, float *to)
+{
+    uint16_t filled[ONE_GROUP];
+    for (int64_t l = 0; l < k; l += ONE_GROUP) {
+        const uint16_t *group = whole_group(row + l, k - l, filled);
+        for (int i = 0; i < BGEMM_BLOCK; i += 8, to += 64) {
+            __m256 x[8];
+            for (int j = 0; j < 8; j++) x[j] = floats_of_eight(group + j * BGEMM_BLOCK + i);
+            turn8(x);
+            for (int j = 0; j < 8; j++) _mm256_storeu_ps(to + 8 * j, x[j]);
+        }
+    }
+}
+
+/* The sums of 8 blocks of a column, in lanes. */
+static inline __m256 sums_of_group(const float *a, const uint16_t *b)
+{
+    const __m256i upper = _mm256_set1_epi32((int)0xffff0000);
+    __m256        even = _mm256_setzero_ps(), odd = even;
+#pragma GCC unroll 2
+    for (int half = 0; half < BGEMM_BLOCK; half += BGEMM_BLOCK / 2) {
+        __m256 x[8];
+#pragma GCC unroll 8
+        for (int j = 0; j < 8; j++) x[j] = _mm256_loadu_ps((const float *)(const void *)(b + j * BGEMM_BLOCK + half));
+        turn8(x);
+#pragma GCC unroll 8
+        for (int p = 0; p < 8; p++, a += 16) {
+            __m256i pair = _mm256_castps_si256(x[p]);
+            even = _mm256_fmadd_ps(_mm256_loadu_ps(a), _mm256_castsi256_ps(_mm256_slli_epi32(pair, 16)), even);
+            odd = _mm256_fmadd_ps(_mm256_loadu_ps(a + 8), _mm256_castsi256_ps(_mm256_and_si256(pair, upper)), odd);
+        }
+    }
+    return _mm256_add_ps(even, odd);
+}
+
+/* Blocks' sums of 8 columns, [column][block]. Rows are no multiple of pages apart, which would map to the same cache sets. */
+typedef float OneBlocks[8][BGEMM_ONE_DEPTH / BGEMM_BLOCK + 8];
+
+/* Runs of 8 columns while blocks are added up. */
+typedef struct OneRuns {
+    __m256  now;                                     /* the sums of the current run so far */
+    int64_t left;                                    /* blocks that the current run still lacks */
+    int64_t count;                                   /* runs that ended */
+    float   ended[BGEMM_ONE_DEPTH / BGEMM_BLOCK][8]; /* their sums */
+} OneRuns;
+
+/* Prefetches the next `lines` cache lines into the L2 cache. */
+static inline __attribute__((always_inline)) void fetch_lines(const uint16_t **ahead, int lines)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < lines; i++, *ahead += BGEMM_BLOCK) __builtin_prefetch(*ahead, 0, 2);
+}
+
+/* Computes the sums of a column's blocks over its depth. For each group a part of its cache lines is prefetched; add_up prefetches
+ * the rest, so that memory is never idle. */
+static inline void sums_of_blocks(int64_t depth, const float *a, const uint16_t *b, float *sums, const uint16_t **ahead)
+{
+    uint16_t filled[ONE_GROUP];
+    for (int64_t l = 0; l < depth; l += ONE_GROUP) {
+        fetch_lines(ahead, ONE_LINES);
+        _mm256_storeu_ps(sums + l / BGEMM_BLOCK, sums_of_group(a + l, whole_group(b + l, depth - l, filled)));
+    }
+}
+
+static inline void end_run(OneRuns *runs, int64_t run)
+{
+    _mm256_storeu_ps(runs->ended[runs->count++], runs->now);
+    runs->now = _mm256_setzero_ps();
+    runs->left = run / BGEMM_BLOCK;
+}
+
+/* Adds up `count` blocks of 8 columns. */
+static inline void add_up(OneRuns *runs, int64_t run, int64_t count, OneBlocks blocks, const uint16_t **ahead)
+{
+    for (int64_t at = 0; at < count; at += 8) {
+        __m256 x[8];
+        fetch_lines(ahead, 8 * (8 - ONE_LINES));
+        for (int j = 0; j < 8; j++) x[j] = _mm256_loadu_ps(blocks[j] + at);
+        turn8(x);
+        for (int i = 0; i < least(8, count - at); i++) {
+            runs->now = _mm256_add_ps(runs->now, x[i]);
+            if (--runs->left == 0) end_run(runs, run);
+        }
+    }
+}
+
+/* Computes the runs of `cols` columns, of 8 at a time. */
+static void add_runs(const BgemmOne *job, int64_t cols, const uint16_t *b, OneRuns *runs)
+{
+    unsigned        before = flush_denormals();
+    const uint16_t *ahead = b + ONE_AHEAD;
+    for (int64_t col = 0; col < cols; col += 8, runs++) {
+        OneBlocks blocks;
+        runs->now = _mm256_setzero_ps();
+        runs->left = job->run / BGEMM_BLOCK;
+        runs->count = 0;
+        for (int64_t j = col; j < col + 8; j++) sums_of_blocks(job->k, job->a, b + least(j, cols - 1) * job->k, blocks[j - col], &ahead);
+        add_up(runs, job->run, bgemm_depth(job->k) / BGEMM_BLOCK, blocks, &ahead);
+        if (runs->left < job->run / BGEMM_BLOCK) end_run(runs, job->run);
+    }
+    _mm_setcsr(before);
+}
+
+/* Runs are multiplied by the factor in the caller's mode for denormals, as those of tiles. */
+void bgemm_one(const BgemmOne *job, int64_t cols, const uint16_t *b, float *sums)
+{
+    OneRuns runs[BGEMM_FEW_COLS / 8];
+    add_runs(job, cols, b, runs);
+    for (int64_t i = 0; 8 * i < cols; i++) {
+        __m256 all = _mm256_loadu_ps(sums + 8 * i);
+        for (int64_t r = 0; r < runs[i].count; r++)
+            all = _mm256_fmadd_ps(_mm256_loadu_ps(runs[i].ended[r]), _mm256_set1_ps(job->factor), all);
+        _mm256_storeu_ps(sums + 8 * i, all);
+    }
+}

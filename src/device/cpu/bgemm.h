@@ -15,6 +15,7 @@ enum {
     BGEMM_LINE = 64,   /* bytes of a cache line */
     BGEMM_FEW = 4,     /* rows of a, at most, for which b needn't be packed */
     BGEMM_FEW_COLS = 16,
+    BGEMM_ONE_DEPTH = 4096, /* depth of bgemm_one, at most: with a deeper row of a, which leaves the L1 cache, bgemm_few is faster */
 };
 
 /* A part of an operand in memory: `count` rows of a or columns of b, `depth` elements of each. */
@@ -83,3 +84,20 @@ void bgemm_few_row(bool paired, const uint16_t *row, int64_t k, float *to);
  * stored by bgemm_few_row, `a_stride` words apart; b begins at depth `from`. */
 void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, const float *a, int64_t a_stride, const BgemmCols *b,
                float *sums);
+
+/* A product of one row of a with columns of b, which follow each other in memory. */
+typedef struct BgemmOne {
+    int64_t      k, run; /* depth, at most BGEMM_ONE_DEPTH; depth of a run, a multiple of BGEMM_BLOCK */
+    float        factor;
+    const float *a; /* stored by bgemm_one_row */
+} BgemmOne;
+
+/* Floats of a row of k elements, as bgemm_one_row stores it. */
+int64_t bgemm_one_floats(int64_t k);
+
+/* Stores a row of a as bgemm_one reads it. */
+void bgemm_one_row(const uint16_t *row, int64_t k, float *to);
+
+/* Adds to sums[j], for each run along the depth, the run's product with column j of b times the factor, rounded once. A run's product has
+ * the bits of tiles. cols: columns of b, at most BGEMM_FEW_COLS; sums has room for BGEMM_FEW_COLS, and those from cols on are undefined. */
+void bgemm_one(const BgemmOne *job, int64_t cols, const uint16_t *b, float *sums);

@@ -1,4 +1,4 @@
-/* Decoding in bf16 is bound by reading b, and packing would copy b first: bgemm_few instead transposes columns of b in registers. Sums are
+/* Decoding in bf16 is bound by reading b, and packing would copy b first: columns of b are instead transposed in registers. Sums are
  * cut along k as in tiles, so that a prompt, which tiles compute, and generated text have the same bits. Codes with block scales become
  * bf16 first, some columns at a time, for any number of rows. */
 #include "ops/products/gemm_few.h"
@@ -22,10 +22,16 @@ bool gemm_by_few(const Gemm *g)
     return gemm_has_pairs(g) && (g->m <= MOST_ROWS || g->b.dtype != DT_BF16);
 }
 
-/* Words of a's rows, each padded to whole blocks; and floats of a worker's scratch: a column as floats, then columns of b in bf16. */
+/* Whether bgemm_one makes the product. */
+static bool by_one(const Gemm *g)
+{
+    return g->m == 1 && g->k <= BGEMM_ONE_DEPTH && (g->b.dtype != DT_BF16 || g->b.stride == g->k);
+}
+
+/* Words of a's rows, as kernels read them; and floats of a worker's scratch: a column as floats, then columns of b in bf16. */
 static int64_t floats_of_rows(const Gemm *g)
 {
-    return g->m * bgemm_depth(g->k);
+    return g->m == 1 ? bgemm_one_floats(g->k) : g->m * bgemm_depth(g->k);
 }
 
 static int64_t floats_of_worker(const Gemm *g)
@@ -72,6 +78,30 @@ static void store_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, in
     }
 }
 
+/* Fills the first columns of sums with c where products are added to it in fp32, else with 0. */
+static void start_sums(const Gemm *g, int64_t row, int64_t rows, int64_t col, int64_t cols, float (*sums)[BGEMM_FEW_COLS])
+{
+    memset(sums, 0, (size_t)rows * sizeof *sums);
+    for (int64_t i = 0; i < rows && g->accumulate && g->c.dtype == DT_F32; i++)
+        memcpy(sums[i], gemm_c_at(g, row + i, col), (size_t)cols * sizeof **sums);
+}
+
+/* A product of one row. */
+static void one_task(void *context, int64_t task, int worker)
+{
+    const FewJob *job = context;
+    const Gemm   *g = job->gemm;
+    float        *scratch = job->scratch + worker * floats_of_worker(g), sums[1][BGEMM_FEW_COLS];
+    for (int64_t col = task * job->cols, end = min_i64(g->n, col + job->cols); col < end; col += BGEMM_FEW_COLS) {
+        int64_t         cols = min_i64(BGEMM_FEW_COLS, end - col);
+        const BgemmCols columns = columns_of(g, col, cols, scratch);
+        const BgemmOne  one = {g->k, job->depth, gemm_factor(g), job->rows};
+        start_sums(g, 0, 1, col, cols, sums);
+        bgemm_one(&one, cols, columns.data, sums[0]);
+        store_sums(g, 0, 1, col, cols, sums);
+    }
+}
+
 static void few_task(void *context, int64_t task, int worker)
 {
     const FewJob *job = context;
@@ -83,9 +113,8 @@ static void few_task(void *context, int64_t task, int worker)
         const BgemmCols columns = columns_of(g, col, cols, scratch);
         for (int64_t row = 0; row < g->m; row += BGEMM_FEW) {
             int   rows = (int)min_i64(BGEMM_FEW, g->m - row);
-            float sums[BGEMM_FEW][BGEMM_FEW_COLS] = {0}, run[BGEMM_FEW][BGEMM_FEW_COLS];
-            for (int64_t i = 0; i < rows && g->accumulate && g->c.dtype == DT_F32; i++)
-                memcpy(sums[i], gemm_c_at(g, row + i, col), (size_t)cols * sizeof **sums);
+            float sums[BGEMM_FEW][BGEMM_FEW_COLS], run[BGEMM_FEW][BGEMM_FEW_COLS];
+            start_sums(g, row, rows, col, cols, sums);
             for (int64_t l = 0; l < g->k; l += job->depth) {
                 BgemmCols b = {columns.data + l, columns.stride, columns.left - l, columns.jump};
                 bgemm_few(job->paired, rows, cols, l, min_i64(job->depth, g->k - l), job->rows + row * row_floats, row_floats, &b, run[0]);
@@ -103,6 +132,9 @@ void gemm_run_few(const Gemm *g, ThreadPool *pool, void *workspace)
     FewJob job = {.gemm = g, .rows = workspace, .depth = grid_pairs_depth(g->k), .paired = bgemm_few_paired(g->m)};
     job.scratch = job.rows + floats_of_rows(g);
     job.cols = div_up(max_i64(1, div_up(g->n, FEW_TASKS * workers)), BGEMM_FEW_COLS) * BGEMM_FEW_COLS;
-    for (int64_t i = 0; i < g->m; i++) bgemm_few_row(job.paired, operand_at(&g->a, i, 0), g->k, job.rows + i * bgemm_depth(g->k));
-    pool_run(pool, div_up(g->n, job.cols), few_task, &job);
+    if (by_one(g))
+        bgemm_one_row(operand_at(&g->a, 0, 0), g->k, job.rows);
+    else
+        for (int64_t i = 0; i < g->m; i++) bgemm_few_row(job.paired, operand_at(&g->a, i, 0), g->k, job.rows + i * bgemm_depth(g->k));
+    pool_run(pool, div_up(g->n, job.cols), by_one(g) ? one_task : few_task, &job);
 }
