@@ -4,7 +4,24 @@
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 
+#include <type_traits>
+
 enum { MAP_THREADS = 256 };
+
+/* A function of this type computes several elements faster than one by one: each<T>(a, b) is each_of. */
+struct ManyAtOnce {
+};
+
+/* a[i] = f(a[i], b[i]), which the caller rounds to T. The operands are T's. */
+template <typename T, int N, typename F> static __device__ __forceinline__ void each_of(float (&a)[N], const float (&b)[N], F f)
+{
+    if constexpr (std::is_base_of<ManyAtOnce, F>::value) {
+        F::template each<T>(a, b);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) a[i] = f(a[i], b[i]);
+    }
+}
 
 /* `packs` whole packs of T; y may be a's or b's memory. b NULL: f's second argument is 0. */
 template <typename T, typename F> static __global__ void map_packs(const T *a, const T *b, T *y, int64_t packs, F f)
@@ -14,8 +31,7 @@ template <typename T, typename F> static __global__ void map_packs(const T *a, c
         float u[N], v[N] = {};
         load_pack(a + i * N, u);
         if (b) load_pack(b + i * N, v);
-#pragma unroll
-        for (int k = 0; k < N; k++) u[k] = f(u[k], v[k]);
+        each_of<T>(u, v, f);
         store_pack(y + i * N, u);
     }
 }

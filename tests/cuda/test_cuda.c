@@ -1,6 +1,6 @@
 /* The tests that need a GPU, all in turn or one of them:
  *
- *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | collectives | pages | head_decoder |
+ *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | chains | collectives | pages | head_decoder |
  *              decoder | json_guide | row_adapters | greedy | half | head_ranks]
  *
  * They are processes of their own: an error on a GPU ends all work of the process. */
@@ -17,6 +17,7 @@ int test_copy_main(int argc, char **argv);
 int test_precision_main(int argc, char **argv);
 int test_rounding_main(int argc, char **argv);
 int test_codes_main(int argc, char **argv);
+int test_chains_main(int argc, char **argv);
 int test_head_decoder_main(int argc, char **argv);
 int test_decoder_main(int argc, char **argv);
 int test_json_guide_main(int argc, char **argv);
@@ -38,6 +39,7 @@ static const struct {
              {"precision", test_precision_main},
              {"rounding", test_rounding_main},
              {"codes", test_codes_main},
+             {"chains", test_chains_main},
              {"collectives", test_collectives_main},
              {"pages", test_pages_main},
              {"head_decoder", test_head_decoder_main},

@@ -1,6 +1,8 @@
 /* Functions of one element: used by element-wise ops on their own (map.cuh, broadcast.cuh) and as steps of a chain. */
 #pragma once
 
+#include "ops/map.cuh"
+
 #include "ops/elementwise/gelu.h"
 
 /* ---- of one tensor, and their gradients ---- */
@@ -21,12 +23,39 @@ static __device__ __forceinline__ float sigmoid_near(float x)
     return fmaf(r, fmaf(-d, r, 1.0f), r);
 }
 
-/* Functions that read a sigmoid: of(s, a, b), where s is the sigmoid of argument(a, b). A chain computes the sigmoids of all its
- * elements first. */
-template <typename F> struct OfSigmoid {
+/* sigmoid_of(x), if x isn't below SIGMOID_LEAST, with an error of some units in the last place of fp32. The functions of one bf16 number
+ * that read it have the same bits in bf16; a test compares all numbers. */
+static __device__ __forceinline__ float sigmoid_rough(float x)
+{
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(-1.4426950409f * x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+    return r;
+}
+
+/* Functions that read a sigmoid: of(s, a, b), where s is the sigmoid of argument(a, b). OF_ONE: whether both read one number alone. */
+template <typename F> struct OfSigmoid : ManyAtOnce {
     __device__ float operator()(float a, float b) const
     {
         return F::of(sigmoid_of(F::argument(a, b)), a, b);
+    }
+
+    /* Without branches unless one of the elements needs it. */
+    template <typename T, int N> static __device__ __forceinline__ void each(float (&a)[N], const float (&b)[N])
+    {
+        float s[N], least = 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float x = F::argument(a[i], b[i]);
+            least = fminf(least, x);
+            s[i] = F::OF_ONE && std::is_same<T, __nv_bfloat16>::value ? sigmoid_rough(x) : sigmoid_near(x);
+        }
+        if (least < SIGMOID_LEAST) {
+#pragma unroll
+            for (int i = 0; i < N; i++) s[i] = sigmoid_of(F::argument(a[i], b[i]));
+        }
+#pragma unroll
+        for (int i = 0; i < N; i++) a[i] = F::of(s[i], a[i], b[i]);
     }
 };
 
@@ -59,6 +88,8 @@ struct Tanh {
 };
 
 struct Sigmoid : OfSigmoid<Sigmoid> {
+    enum { OF_ONE = true };
+
     static __device__ float argument(float x, float)
     {
         return x;
@@ -70,6 +101,8 @@ struct Sigmoid : OfSigmoid<Sigmoid> {
 };
 
 struct Silu : OfSigmoid<Silu> {
+    enum { OF_ONE = true };
+
     static __device__ float argument(float x, float)
     {
         return x;
@@ -95,6 +128,8 @@ struct SigmoidBwd {
 };
 
 struct SiluBwd : OfSigmoid<SiluBwd> {
+    enum { OF_ONE = false };
+
     static __device__ float argument(float, float x)
     {
         return x;
@@ -106,6 +141,8 @@ struct SiluBwd : OfSigmoid<SiluBwd> {
 };
 
 struct LogSigmoidBwd : OfSigmoid<LogSigmoidBwd> {
+    enum { OF_ONE = false };
+
     static __device__ float argument(float, float x)
     {
         return -x;
@@ -157,6 +194,8 @@ struct SoftcapBwd {
 
 /* gelu by the approximation; gelu by erf. */
 struct GeluTanh : OfSigmoid<GeluTanh> {
+    enum { OF_ONE = true };
+
     static __device__ float argument(float x, float)
     {
         return gelu_argument(x);
@@ -168,6 +207,8 @@ struct GeluTanh : OfSigmoid<GeluTanh> {
 };
 
 struct GeluTanhBwd : OfSigmoid<GeluTanhBwd> {
+    enum { OF_ONE = false };
+
     static __device__ float argument(float, float x)
     {
         return gelu_argument(x);
