@@ -28,9 +28,11 @@ static Divisor divisor(int64_t by)
     return d;
 }
 
-/* Elements of a unit, and units that a thread takes at a time. dtype: that of all tensors and steps; -1: several. */
+/* Elements of a unit, and units that a thread takes at a time. dtype: that of all tensors and steps; -1: several. row: units of a row, if
+ * there is only one row; it may be cut anywhere. */
 typedef struct Shape {
-    int unit, units, dtype;
+    int     unit, units, dtype;
+    int64_t row;
 } Shape;
 
 /* Whether the step takes operand k from registers; a third operand never is. */
@@ -151,9 +153,7 @@ static size_t make_run(const KernelArgs *args, ChainRun *run, const Shape *shape
     run->count = chain_count(attrs);
     run->units = (uint32_t)(type_numel(y) / shape->unit);
     for (int d = 0; d < last; d++) run->dim[d] = divisor(plan.dim[d]);
-    run->row = divisor(last               ? plan.dim[last] / shape->unit
-                       : shape->unit == 1 ? (int64_t)1 << 32
-                                          : (int64_t)WARP); /* one row: any parts of it */
+    run->row = divisor(last ? plan.dim[last] / shape->unit : shape->row);
     for (int k = 0; k < args->num_in && k < CHAIN_MAX_IN; k++) {
         run->in[k] = (const char *)args->in[k].data;
         run->dtype[k] = (signed char)args->in[k].type.dtype;
@@ -190,7 +190,7 @@ static Shape find_shape(const KernelArgs *args)
     int               last = plan.ndim - 1, count = chain_count(attrs);
     int               staged = 0;
     bool              aligned = true, small = type_numel(chain_result(args)) < SMALL;
-    Shape             shape = {8, 2, chain_step(attrs, 0).dtype};
+    Shape             shape = {8, 2, chain_step(attrs, 0).dtype, WARP};
     for (int i = 0; i < count; i++)
         if (chain_step(attrs, i).dtype != shape.dtype) shape.dtype = -1;
     for (int k = 0; k < args->num_in && k < CHAIN_MAX_IN; k++) {
@@ -244,7 +244,7 @@ template <typename T, int UNIT, int UNITS> static Status launch_units(const Kern
 
 static Status launch_elements(const KernelArgs *args, int64_t done)
 {
-    static const Shape element = {1, 1, -1};
+    static const Shape element = {1, 1, -1, (int64_t)1 << 32};
     ChainRun           run;
     int64_t            most;
     size_t             shared = make_run(args, &run, &element);

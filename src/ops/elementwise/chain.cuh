@@ -22,8 +22,8 @@ struct Mixed {
 };
 
 /* Where an operand comes from. LATEST: the previous step's result, in registers. UNREAD: the step has no such operand. ZERO: an absent
- * input. INPUT: memory. The rest is in the thread's column of shared memory. F32, BF16, F16: values of this
- * dtype; + ONE: one unit, that all units of the thread read. */
+ * input. INPUT: memory. F32, BF16, F16: the thread's column of shared memory, in this dtype; + ONE: it holds one unit, which all units of
+ * the thread read. */
 typedef enum SourceKind {
     SOURCE_LATEST,
     SOURCE_UNREAD,

@@ -112,6 +112,7 @@ static __device__ __forceinline__ float reciprocal(float x)
 /* Whether a reciprocal(b), rounded to bf16, is a / b rounded: b and its reciprocal are normal, and so is the result or it is zero. Two
  * bf16 have no quotient so near the middle of two normal bf16 that the reciprocal's error matters. */
 struct PairRange {
+    /* the least and greatest divisor and the least result, which is less by 1 so that zeros are large; without signs, as bits */
     uint32_t least_b = 0xFFFFFFFFu, most_b = 0, least_q = 0xFFFFFFFFu;
 
     __device__ __forceinline__ void see(uint32_t q, uint32_t b)
@@ -122,8 +123,7 @@ struct PairRange {
     }
     __device__ __forceinline__ bool far() const
     {
-        uint32_t low = __vminu2(least_b, least_q), b = low & 0xFFFF, q = low >> 16,
-                 most = most_b >> 16 > (most_b & 0xFFFF) ? most_b >> 16 : most_b & 0xFFFF;
-        return b < 0x80 || q < 0x80 || most > 0x7E80;
+        uint32_t least = __vminu2(least_b, least_q), most = most_b >> 16 > (most_b & 0xFFFF) ? most_b >> 16 : most_b & 0xFFFF;
+        return (least & 0xFFFF) < 0x80 || least >> 16 < 0x80 || most > 0x7E80;
     }
 };
