@@ -247,21 +247,29 @@ static __device__ __forceinline__ void load_column(uint32_t columns, int at, boo
     }
 }
 
-/* Reads the input from memory: its number for the row of each unit, or the element if a unit is one element. */
-template <int UNIT, int N, typename V>
+/* Reads the input from memory: its number for the row of each unit, or the element if a unit is one element. Units that aren't there read
+ * its first number, so that no load waits for another. */
+template <typename T, int UNIT, int N, typename V>
 static __device__ __forceinline__ void load_input(const ChainRun &run, int k, const Place &first, Stored<N, V> &x)
 {
+    const char *in = run.in[k];
+    uint32_t    word[N / UNIT];
 #pragma unroll
     for (int u = 0; u < N / UNIT; u++) {
-        uint32_t at = row_offset(run, k, first.row + u * run.rows_apart) + (UNIT == 1 ? first.col * run.col_step[k] : 0), word = 0;
-        if (first.unit + u * run.apart < run.units) {
-            if constexpr (sizeof(V) == 2)
-                word = ((const unsigned short *)run.in[k])[at] * 0x10001u;
-            else
-                word = __float_as_uint(any_get(run.in[k], run.dtype[k], at));
-        }
-        fill(x, u * UNIT, UNIT, word);
+        uint32_t at = row_offset(run, k, first.row + u * run.rows_apart) + (UNIT == 1 ? first.col * run.col_step[k] : 0);
+        word[u] = first.unit + u * run.apart < run.units ? at : 0;
     }
+#pragma unroll
+    for (int u = 0; u < N / UNIT; u++) {
+        if constexpr (std::is_same<T, Mixed>::value)
+            word[u] = __float_as_uint(any_get(in, run.dtype[k], word[u]));
+        else if constexpr (sizeof(T) == 2)
+            word[u] = ((const unsigned short *)in)[word[u]];
+        else
+            word[u] = ((const uint32_t *)in)[word[u]];
+    }
+#pragma unroll
+    for (int u = 0; u < N / UNIT; u++) fill(x, u * UNIT, UNIT, sizeof(V) == 2 ? word[u] * 0x10001u : word[u]);
 }
 
 /* Reads an operand that isn't in registers, wherever it is. */
@@ -280,7 +288,7 @@ static __device__ __forceinline__ void load(const ChainRun &run, uint32_t column
         else
             load_column<UNIT, N, __half>(columns, from.at, one, x);
     } else if (kind == SOURCE_INPUT) {
-        load_input<UNIT, N>(run, from.at, first, x);
+        load_input<T, UNIT, N>(run, from.at, first, x);
     } else {
         fill(x, 0, N, 0);
     }
