@@ -608,14 +608,14 @@ static __device__ __forceinline__ void copy_ahead(const ChainRun &run, const Pla
     copy_commit();
 }
 
-/* Blocks that a multiprocessor shall have room for, by the bytes of a thread's values. */
-static constexpr int blocks_of(int bytes)
+/* Blocks that a multiprocessor shall have room for, by the bytes of a thread's values. Chains of fp32 are up to 10 % faster with fewer. */
+static constexpr int blocks_of(int bytes, bool fp32)
 {
-    return bytes <= 32 ? 8 : 6;
+    return bytes <= 32 && !fp32 ? 8 : 6;
 }
 
 template <typename T, int UNIT, int UNITS>
-static __global__ void __launch_bounds__(THREADS, blocks_of(sizeof(Values<UNIT * UNITS, T>)))
+static __global__ void __launch_bounds__(THREADS, blocks_of(sizeof(Values<UNIT * UNITS, T>), std::is_same<T, float>::value))
     chain_units(const __grid_constant__ ChainRun run)
 {
     const uint32_t columns = share_steps(run), steps = shared_address(shared_memory), stage_steps = run.count * (uint32_t)sizeof(RunStep);
