@@ -1,5 +1,6 @@
-/* A chain's results equal those of its ops alone, bit by bit, in bf16: each op on every number as one operand, and a chain of several ops
- * over a row and a column. On a GPU (test_cuda chains) also for sizes at which a thread takes more elements. */
+/* In bf16, each op alone and as a step of a chain has the bits of the same op in fp32, rounded: for every number as one operand, beside a
+ * few others. A chain over a row and a column has the bits of its ops alone. On a GPU (test_cuda chains) also for sizes at which a thread
+ * takes more elements. */
 #include "base/scoped.h"
 #include "ops/elementwise/chain.h"
 #include "text_run.h"
@@ -68,50 +69,58 @@ static bool is_nan(uint16_t number)
     return (number & 0x7FFF) > 0x7F80;
 }
 
-/* Expects both outputs of the program to be equal; NaN may differ in sign and payload. */
-static void compare(Run *r, int rows, const char *what)
+/* Expects output `name` to be output `expected`; NaN may differ in sign and payload. */
+static void compare(Run *r, int rows, const char *what, const char *name, const char *expected)
 {
     size_t  bytes = (size_t)rows * COLS * sizeof(uint16_t);
     int64_t off = 0, first = 0;
-    SCOPED_ARRAY(uint16_t, alone, rows * COLS);
-    SCOPED_ARRAY(uint16_t, chain, rows * COLS);
-    EXPECT_OK(session_run(r->session, r->program));
-    EXPECT_OK(session_output(r->session, r->program, "alone", alone, bytes));
-    EXPECT_OK(session_output(r->session, r->program, "chain", chain, bytes));
+    SCOPED_ARRAY(uint16_t, got, rows * COLS);
+    SCOPED_ARRAY(uint16_t, want, rows * COLS);
+    EXPECT_OK(session_output(r->session, r->program, name, got, bytes));
+    EXPECT_OK(session_output(r->session, r->program, expected, want, bytes));
     for (int64_t i = 0; i < (int64_t)rows * COLS; i++)
-        if (alone[i] != chain[i] && !(is_nan(alone[i]) && is_nan(chain[i])) && !off++) first = i;
+        if (got[i] != want[i] && !(is_nan(got[i]) && is_nan(want[i])) && !off++) first = i;
     if (off)
-        test_fail(__FILE__, __LINE__, "%s: %lld results of a chain differ, the first for %04x and %04x: %04x, expected %04x", what,
-                  (long long)off, (unsigned)(first % COLS), second_operand((int)(first / COLS)), chain[first], alone[first]);
+        test_fail(__FILE__, __LINE__, "%s: %lld results of \"%s\" differ, the first for %04x and %04x: %04x, expected %04x", what,
+                  (long long)off, name, (unsigned)(first % COLS), second_operand((int)(first / COLS)), got[first], want[first]);
 }
 
-/* Prints the call of an op. */
-static void print_call(char *text, size_t at, const char *op, const char *operands, const char *attrs)
+/* Appends the call of an op. first: the name of operand a; the others follow. */
+static void print_call(char *text, const char *op, char first, const char *operands, const char *attrs)
 {
-    for (int k = 0; operands[k]; k++) at += (size_t)snprintf(text + at, TEXT_BYTES - at, "%s%c", k ? ", " : op, operands[k]);
+    size_t at = strlen(text);
+    for (int k = 0; operands[k]; k++) at += (size_t)snprintf(text + at, TEXT_BYTES - at, "%s%c", k ? ", " : op, first + operands[k] - 'a');
     snprintf(text + at, TEXT_BYTES - at, ") %s\n", attrs);
 }
 
 static void check_step(int i, int rows)
 {
     char        text[TEXT_BYTES], call[64], list[128], at[CHAIN_OPERANDS][16] = {"-1", "-1", "-1"};
-    const char *operands = steps[i].operands;
+    const char *operands = steps[i].operands, *name = chain_op(steps[i].code)->name;
     Run         r;
     for (int k = 0; operands[k]; k++) snprintf(at[k], sizeof at[k], "%d", operands[k] - 'a');
     snprintf(list, sizeof list, "{steps=[%d, %d, %s, %s, %s, %.9g, 0]}", steps[i].code, DT_BF16, at[0], at[1], at[2], steps[i].number);
-    int head = snprintf(text, sizeof text, "graph \"step\"\ninput a: bf16[%d,%d]\ninput b: bf16[%d,%d]\n", rows, COLS, rows, COLS);
-    snprintf(call, sizeof call, "x: bf16[%d,%d] = %s(", rows, COLS, chain_op(steps[i].code)->name);
-    print_call(text, (size_t)head, call, operands, steps[i].attrs);
+    snprintf(text, sizeof text,
+             "graph \"step\"\ninput a: bf16[%1$d,%2$d]\ninput b: bf16[%1$d,%2$d]\n"
+             "p: f32[%1$d,%2$d] = cast(a) {dtype=f32}\nq: f32[%1$d,%2$d] = cast(b) {dtype=f32}\n",
+             rows, COLS);
+    snprintf(call, sizeof call, "z: f32[%d,%d] = %s(", rows, COLS, name);
+    print_call(text, call, 'p', operands, steps[i].attrs);
+    snprintf(call, sizeof call, "x: bf16[%d,%d] = %s(", rows, COLS, name);
+    print_call(text, call, 'a', operands, steps[i].attrs);
     snprintf(call, sizeof call, "y: bf16[%d,%d] = chain(", rows, COLS);
-    print_call(text, strlen(text), call, "ab", list);
-    snprintf(text + strlen(text), sizeof text - strlen(text), "output alone = x\noutput chain = y\n");
+    print_call(text, call, 'a', "ab", list);
+    snprintf(text + strlen(text), sizeof text - strlen(text),
+             "w: bf16[%d,%d] = cast(z) {dtype=bf16}\noutput rounded = w\noutput alone = x\noutput chain = y\n", rows, COLS);
     run_open(&r, text);
     write_operands(&r, rows);
-    compare(&r, rows, chain_op(steps[i].code)->name);
+    EXPECT_OK(session_run(r.session, r.program));
+    compare(&r, rows, name, "alone", "rounded");
+    compare(&r, rows, name, "chain", "rounded");
     run_close(&r);
 }
 
-static void steps_are_their_ops(void)
+static void steps_are_their_ops_in_fp32_rounded(void)
 {
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         check_step((int)i, FEW_ROWS);
@@ -149,7 +158,8 @@ static void check_rows(int rows)
     for (int i = 0; i < rows; i++) n[i] = second_operand(MANY_ROWS - i);
     EXPECT_OK(session_write(r.session, "w", w, sizeof w));
     EXPECT_OK(session_write(r.session, "n", n, (size_t)rows * sizeof *n));
-    compare(&r, rows, "rows");
+    EXPECT_OK(session_run(r.session, r.program));
+    compare(&r, rows, "rows", "chain", "alone");
     run_close(&r);
 }
 
@@ -161,4 +171,4 @@ static void rows_and_columns_are_their_ops(void)
 #endif
 }
 
-TEST_MAIN(TEST(steps_are_their_ops), TEST(rows_and_columns_are_their_ops))
+TEST_MAIN(TEST(steps_are_their_ops_in_fp32_rounded), TEST(rows_and_columns_are_their_ops))
