@@ -3,7 +3,7 @@
 
 A decoder of the Llama/Qwen2/Qwen3 kind written out and tuned as a careful PyTorch user would: fused q/k/v and gate/up
 projections, scaled_dot_product_attention, one cross entropy over all tokens, fused AdamW, gradient clipping, no copies
-of the batch. What it trains is a folder's config.json or the built-in 15M Llama. Tokens are random.
+of the batch. The model is described by a folder's config.json, or is the built-in 15M Llama. Tokens are random.
 
   python3 bench/peer_torch_cpu.py --model llama-15m --batch 4
   python3 bench/peer_torch_cpu.py --model build/quickstart-model --batch 8 --modes eager

@@ -5,7 +5,7 @@ A decoder of the Mistral or Gemma-2 kind written out and tuned as a careful PyTo
 flex_attention with block masks (the cap of scores as score_mod), fused q/k/v and gate/up projections, a chunked cross
 entropy that computes its gradient on the way forward and never holds all logits, fused AdamW. The base is bf16 and
 frozen; adapters on all seven projections are fp32 and multiply in bf16. Weights are random and made on the GPU, tokens
-are random too. What it trains is a folder's config.json.
+are random too. The model is described by a folder's config.json.
 
   surogate new --arch mistral-7b-v0.1 build/mistral
   python3 bench/peer_torch_gpu.py --model build/mistral --seq 8192

@@ -1,4 +1,4 @@
-"""A model learns to say a row of ids again, from chance to more than 0.95 of them right, and then decodes rows that it never saw.
+"""A model learns to repeat a row of ids: its accuracy rises from chance to more than 0.95. Then it decodes rows that it never saw.
 
     python examples/decoder/copy_task.py [--gpu 0] [--steps 400]
 """

@@ -239,7 +239,7 @@ class Attempt:
         self.group: Any = None
 
     def place(self) -> None:
-        """Places an actor on each of as many nodes."""
+        """Reserves self.nodes nodes, and places an actor on each."""
         import ray
         from ray.util.placement_group import placement_group
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy

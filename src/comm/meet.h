@@ -4,7 +4,7 @@
 #include "comm/comm.h"
 #include "comm/wire.h"
 
-/* Connected sockets. Rank 0 has both channels to each other rank; other ranks have their channels to rank 0, at [0]. */
+/* Connected sockets. Rank 0 has both channels to every other rank; other ranks have their channels to rank 0, at [0]. */
 typedef struct MeetSockets {
     int (*fd)[CHANNEL_COUNT]; /* by rank; -1: none. The caller frees the table and closes the sockets */
 } MeetSockets;

@@ -16,5 +16,5 @@ typedef struct GenerateFileJob {
  * kept. ERR_INVALID: the file was begun with other settings. */
 NODISCARD Status generate_file(InferModel *infer, const PromptFile *prompts, const GenerateFileJob *job);
 
-/* Appends the JSON object of settings: a file is resumed only with the same settings. rows: places of the decoder. */
+/* Appends the JSON object of settings: a file is resumed only with the same settings. rows: number of the decoder's places. */
 void generate_file_settings(const InferModel *infer, const PromptFile *prompts, const GenerateFileJob *job, int64_t rows, StrBuf *out);

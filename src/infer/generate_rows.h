@@ -20,7 +20,7 @@ typedef struct RowsJob {
 } RowsJob;
 
 typedef struct RowsProgress {
-    int64_t rows;               /* places of the decoder */
+    int64_t rows;               /* number of the decoder's places */
     int64_t num_lines, written; /* lines of the whole file; lines taken or skipped so far */
     int64_t tokens, num_bad;    /* tokens generated, and lines with an error, in this run */
     int64_t at_once, most_at_once, num_preempted;

@@ -183,7 +183,7 @@ struct OpDef {
     uint32_t       optional_in; /* bit k: input k may be absent */
     uint32_t       flags;
     uint32_t       inplace;             /* bit k: output 0 may share input k's memory if input k has no later reader */
-    OpAlias        alias[NODE_MAX_OUT]; /* ended by {0, 0}, unless that is the first entry; see num_alias */
+    OpAlias        alias[NODE_MAX_OUT]; /* the first num_alias entries are used */
     uint8_t        num_alias;
     size_t         attrs_size;
     const AttrDef *attrs;                                    /* ended by ATTR_TYPE_END */

@@ -49,7 +49,7 @@
 #define VEC_ROW static inline __attribute__((always_inline))
 #define VEC_OF(dtype, row, ...) ((dtype) == DT_F32 ? row(DT_F32, __VA_ARGS__) : row(DT_BF16, __VA_ARGS__))
 
-/* The same for f16 too, which decoding needs. */
+/* VEC_OF for f16 too, which decoding needs. */
 #define VEC_OF_ANY(dtype, row, ...) ((dtype) == DT_F16 ? row(DT_F16, __VA_ARGS__) : VEC_OF(dtype, row, __VA_ARGS__))
 
 enum { VEC_NEAREST = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC };

@@ -5,7 +5,7 @@
  * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: so an update has the
  * same blocks and draws the same random numbers, whatever the number of ranks.
  *
- * Values that are updated as a whole stand in groups of as many values of one type as there are ranks; rank r updates the value in place r.
+ * Values that are updated as a whole stand in groups: one value for each rank, all of one type. Rank r updates value r of each group.
  * If every rank holds gradients and weights whole, a group is a chunk. Else each value of the group is a chunk, and a rank's shares of all
  * of them make a run of the size of one value. Packed weights whose blocks of moments equal shares would cut stand in such groups too. */
 #include "passes/layout.h"

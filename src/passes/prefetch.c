@@ -1,8 +1,8 @@
 /* prefetch: gathers at use begin a layer ahead, so that they run beside the layer before their reader's, and each value is gathered once a
  * layer.
  *
- * Adjacent nodes of one layer and pass are a group. A gather stands where the group before its reader's begins, so that it doesn't queue
- * behind gathers for later groups. It waits for the end of the group before that one: so gathered weights of two groups exist at a time. */
+ * Adjacent nodes of one layer and pass are a group. A gather for group i stands where group i - 1 begins, so that it doesn't queue behind
+ * gathers for later groups. It waits for the end of group i - 2, so gathered weights of two groups exist at a time. */
 #include "ops/ops.h"
 #include "passes/pass.h"
 

@@ -383,7 +383,7 @@ static Status gather_first(const Updates *all)
     return add_collective(graph, &op_gather, ranks, whole->name, share, whole, &node);
 }
 
-/* A piece is copied in while the one before it is updated, into the memory of the piece before that. */
+/* While piece i is updated, piece i + 1 is copied into the memory of piece i - 1. */
 Status optimizer_updates(const Update *update, Value *const *grads)
 {
     const Plan *plan = update->plan;

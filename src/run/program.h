@@ -14,7 +14,7 @@ typedef enum Region {
     REGION_INPUTS,
     REGION_CACHE,       /* KV cache */
     REGION_ACTIVATIONS, /* memory is reused; as large as the largest need of any program; also holds large workspaces */
-    REGION_WORKSPACE,   /* one scratch for each stream, as large as its hungriest launch; larger workspaces are in activations */
+    REGION_WORKSPACE,   /* one scratch for each stream, which its launches share; large workspaces are in activations */
     REGION_COUNT
 } Region;
 const char *region_name(Region region);
@@ -102,7 +102,7 @@ typedef struct Chunk {
     int64_t read; /* when the chunk is first read, comparable among all buckets: a smaller number is earlier */
 } Chunk;
 
-/* What every rank holds whole, at least, of a bucket (the bucket's ZeRO level). */
+/* The ZeRO level of a bucket. Each line says which values every rank holds whole. */
 typedef enum Division {
     DIVIDE_STATES = 1, /* weights and gradients are whole on every rank */
     DIVIDE_GRADS,      /* weights are whole on every rank */

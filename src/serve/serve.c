@@ -16,7 +16,7 @@ enum {
     MOST_KEY_BYTES = 1 << 20,
     BEST = 20,       /* most log-probabilities that a request may ask for, beside each token's own */
     BIASES = 300,    /* most biases of a request */
-    PROBE_IDS = 8,   /* length in tokens of the prompt that adapters are compared with */
+    PROBE_IDS = 8,   /* tokens of the prompt on which the adapters are compared */
     SHARE_GPU = 92,  /* percent of the device's memory that may be taken */
     SHARE_HOST = 60, /* percent of the host's memory, which other programs use too */
 };

@@ -34,8 +34,9 @@ static const char *text_of(Arena *arena, const JsonValue *value)
     return copy;
 }
 
-/* One item or a list. In adapter_config.json a lone text is a regular expression. With is_name, parentheses are put around one that
- * looks like a plain name, so that it stays an expression. */
+/* The texts of a value that is one item or a list. In adapter_config.json a text that isn't in a list is a regular expression. is_name:
+ * such a text is put in parentheses if it looks like a plain name, so that it is still read as an expression ("all-linear" stays as it is).
+ */
 static StrList list_of(Arena *arena, const JsonValue *value, bool is_name)
 {
     StrList list = {0};

@@ -563,7 +563,7 @@ static void meet_with_limits(rlim_t soft, rlim_t hard, const char *part)
     close(pipes[1]);
 }
 
-/* Rank 0 has two connections to each other rank. */
+/* Rank 0 has two connections to every other rank. */
 static void more_ranks_than_open_files_are_told(void)
 {
     meet_with_limits(40, 1024, "");

@@ -36,11 +36,11 @@ os.environ.setdefault("SUROGATE_LIBRARY", os.path.join(os.path.dirname(os.path.a
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../../python"))
 import surogate  # noqa: E402
 
-# name: (size of `surogate new`, keys of config.json)
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LONG = {"rope_type": "longrope", "short_factor": [1 + .1 * i for i in range(8)], "long_factor": [1 + .7 * i for i in range(8)]}
 WIDE = {"hidden_size": 256, "intermediate_size": 512}
+# Name of a case: (model of `surogate new`, keys of config.json that are set).
 CASES = {
     "llama": ("llama-tiny", {}), "llama_tied": ("llama-tiny", {"tie_word_embeddings": True}),
     "llama3": ("llama-tiny", {"rope_scaling": LLAMA3}),

@@ -48,7 +48,7 @@ class Served:
 
 
 def with_tokenizer(family, folder):
-    """The folder's model with a tokenizer of as many tokens as it has rows: each a character."""
+    """Copies the family's model to `folder`, with a tokenizer of vocab_size tokens, each of one character."""
     shutil.copytree(os.path.join(FAMILIES, family), folder)
     vocab = json.load(open(os.path.join(folder, "config.json")))["vocab_size"]
     tokenizer = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None, "post_processor": None,

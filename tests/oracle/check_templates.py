@@ -36,12 +36,12 @@ ORIGINALS = {
     "smollm2": ["hub/smollm2"],
     "zephyr": ["hub/zephyr"],
 }
-# Texts around: the whole, the system message, a question, an answer; and the default system message.
 VICUNA = (
     "A chat between a curious user and an artificial intelligence assistant. "
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 ALPACA = "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+# Name of a format: (text before the conversation; forms of a system message, a question and an answer; default system message, or "").
 FORMATS = {
     "phi4": ("", "<|im_start|>system<|im_sep|>{}<|im_end|>", "<|im_start|>user<|im_sep|>{}<|im_end|>", "<|im_start|>assistant<|im_sep|>{}<|im_end|>", ""),
     "phi4_mini": ("", "<|system|>{}<|end|>", "<|user|>{}<|end|>", "<|assistant|>{}<|end|>", ""),

@@ -85,7 +85,7 @@ class Rig:
         return subprocess.run([SUROGATE, *args], capture_output=True, text=True, check=False)
 
     def look(self, row: Any, options: tuple[str, ...] = (), as_parquet: bool = False) -> tuple[Any, list[str]]:
-        """(ids and mask of the row, or the error; fields named as unused)"""
+        """Returns (ids and mask of the row, or the error) and the fields that are named as unused."""
         self.count += 1
         path = self.folder / f"{self.count}.{'parquet' if as_parquet else 'jsonl'}"
         if as_parquet:
@@ -112,7 +112,7 @@ EXTRAS = {"id": 7, "source": "web", "images": ["a.png"], "videos": ["a.mp4"], "a
           "meta": {"a": 1}, "dataset": "d", "language": "en", "objects": {"ref": ["x"]}, "rejected_response": "no", "channel": "c",
           "segments": [{"label": True, "text": "x"}], "parallel_tool_calls": True, "weight": 0, "train": False, "loss": False}
 
-# layout: (its least row, options, columns)
+# Name of a layout: (the smallest row of this layout, options of the run, further columns that its rows may have).
 LAYOUTS: dict[str, tuple[dict[str, Any], tuple[str, ...], dict[str, Any]]] = {
     "text": ({"text": "some words"}, (), {"title": "T", "url": "u", "timestamp": "now", "content": "c", "label": 1}),
     "text by name": ({"body": "some words"}, ("text_field=body",), {"text": "t", "content": "c"}),

@@ -56,7 +56,7 @@ class Graph(base.Random):
 
 
 def add_losses(whole, logits):
-    """Adds terms of losses, of their lse, of a second head, of attention's lse; they are added, or one sum continues another."""
+    """Adds loss terms: losses, their lse, losses of a second head, attention's lse. The terms are added up, or one sum continues another."""
     head = whole.add("cross_entropy", [logits, "labels"], False, **{"hits": True} if whole.chance(0.3) else {})
     terms = [head, *whole.terms]
     if whole.chance(0.7):
@@ -255,7 +255,7 @@ def difference(want, loss, leaves, gradients):
 
 
 def own_difference(seed, parts, weights, want, leaves):
-    """The same difference for PyTorch in f32."""
+    """The difference between PyTorch in f32 and in f64."""
     torch.set_default_dtype(torch.float32)
     loss, rounded = expected(seed, parts, {n: w.astype(np.float32) for n, w in weights.items()})
     torch.set_default_dtype(torch.float64)

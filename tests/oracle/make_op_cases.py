@@ -740,7 +740,7 @@ def make_dora():
 
 
 def make_normuon():
-    """Before and after the products: a matrix whose gradient is clipped, one that isn't finite, one with a row of zeros."""
+    """The ops before and after the matrix products. The gradient is clipped, and a row of x is 0; in case bad, the loss is NaN."""
     rows, columns, beta, beta2, eps, decay, limit = 5, 7, 0.95, 0.9, 1e-10, 0.1, 1.0
     for case, nesterov, bad in (("nesterov", True, False), ("plain", False, False), ("bad", True, True)):
         g, m = rand(rows, columns, std=3.0), rand(rows, columns)
@@ -853,7 +853,7 @@ def make_mark_seen():
 
 
 def make_step_result():
-    """Step 6 of a ring of 4 rows: the third."""
+    """Step 6 writes the third row of a ring of 4 rows."""
     loss, norm2, applied, ring = rand(1), rand(1).pow(2).float().double(), torch.ones(1, dtype=torch.float64), rand(4, 4)
     after = ring.clone()
     after[2, :3] = torch.cat([loss, norm2, applied])

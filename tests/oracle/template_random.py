@@ -64,7 +64,7 @@ ENV = environment()
 
 
 def render(template, context):
-    """The text; or None and the reason."""
+    """Returns the text and "", or None and the error."""
     base = {"messages": None, "tools": None, "documents": None, "add_generation_prompt": False}
     try:
         text = ENV.from_string(template).render(**{**base, **copy.deepcopy(context)})

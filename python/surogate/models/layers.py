@@ -202,7 +202,8 @@ REQUIRE = {
 
 FULL = REQUIRE | {"use_window == 0": "sliding window attention isn't supported"}
 
-# Keys of config.json that change nothing here; and parts of names of keys that would change something if they were set.
+# IGNORED: keys of config.json that change nothing here. REFUSED: any other unknown key that is set is an error if its name contains one of
+# these texts, because it may change the computation.
 IGNORED = ("architectures", "model_type", "torch_dtype", "dtype", "transformers_version", "bos_token_id", "eos_token_id",
            "pad_token_id", "use_cache", "pretraining_tp", "_name_or_path", "auto_map", "id2label",
            "label2id", "max_window_layers", "sliding_window", "unsloth_version", "unsloth_fixed", "tokenizer_class",

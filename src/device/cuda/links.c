@@ -9,7 +9,7 @@ enum { BYTES = 256 << 20, COPIES = 8 };
 
 typedef struct Ends {
     void *dst, *src;
-    int   dst_gpu, src_gpu; /* numbers of GPUs; -1: host memory */
+    int   dst_gpu, src_gpu; /* indexes of the GPUs; -1: host memory */
 } Ends;
 
 static Status copy(const Ends *ends, cudaStream_t stream)

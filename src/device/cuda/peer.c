@@ -14,7 +14,7 @@
  * would couple the GPUs in the driver: loading a kernel or allocating memory on one GPU would then wait for work on the others, and that
  * work may be waiting for this GPU.
  *
- * When a rank has failed, a thread of each other rank sets all words that its rank waits for, again and again, until its GPU has nothing
+ * When a rank has failed, a thread of every other rank sets all words that its rank waits for, again and again, until its GPU has nothing
  * queued. Collectives may then read garbage, but the memory must still exist. So a rank that fails calls comm_abort before it frees
  * memory, and frees none before the GPUs of all ranks have finished (cuda_peers_settled). */
 #include "device/cuda/peer.h"

@@ -16,7 +16,7 @@ bool cuda_peers_reach(const int *gpus, int count);
 /* Whether the driver supports waiting for a word of memory on a stream, and memory that several GPUs can access. */
 bool cuda_peers_can(CudaDevice *cuda);
 
-/* Opens this backend for cuda->comm's ranks. gpus: by rank, the number of its GPU. */
+/* Opens this backend for cuda->comm's ranks. gpus: by rank, the index of its GPU. */
 NODISCARD Status cuda_peers_open(CudaDevice *cuda, const int *gpus);
 /* Runs a first collective and checks its result. */
 NODISCARD Status cuda_peers_try(CudaDevice *cuda);

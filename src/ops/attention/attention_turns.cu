@@ -72,7 +72,7 @@ template <int COUNT> static __device__ __forceinline__ void barrier_arrive(int i
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(COUNT) : "memory");
 }
 
-/* What comes after `shared`; FORM_CAUSAL has nothing there. */
+/* The TurnsForm that follows `shared`. There is none with FORM_CAUSAL: the result may not be read then. */
 template <int FORM, int D, int E> static __device__ __forceinline__ auto *form_of(const TurnsShared<D, E> *shared)
 {
     return (TurnsForm<FORM, TurnsShared<D, E>::STAGES> *)(shared + 1);

@@ -29,7 +29,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     for (int64_t h = 0; h < heads; h++, x = vec_at(x, dtype, head_dim), y = vec_at_mut(y, to, head_dim)) {
         float   scale = norm ? rstd[h] : 1;
         int64_t i = 0;
-        if (dtype == DT_F32 && to == DT_F32 && norm) { /* vectors as wide as AVX-512; without norms too little work to gain */
+        if (dtype == DT_F32 && to == DT_F32 && norm) { /* here vectors are as wide as AVX-512's; without a norm that gains too little */
             VEC_LOOP
             for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
             continue;

@@ -37,7 +37,7 @@ typedef struct GemmJob {
     int                num_workers;
     Block              block, next; /* next: without columns after the last block */
     int64_t            tiles;       /* tasks that compute the block; later tasks pack the next one */
-    float             *parts;       /* sums per depth: (depths of a block, m, columns of a block); kept sums: (m, n) */
+    float             *parts;       /* apart: sums of each depth (depths of a block, m, columns of a block); kept: c's sums so far (m, n) */
     float             *scratch;     /* per worker: panels of a, tile of a bf16 c */
     int64_t            scratch_floats;
 } GemmJob;
@@ -49,7 +49,8 @@ static int64_t grid_floats(const Gemm *g, int num_workers)
     return grid_blocks(g, &grid) * grid_block_floats(&grid) + grid_part_floats(g, &grid) + num_workers * grid_scratch_floats(g, &grid);
 }
 
-/* The same for each worker that computes parts of c alone. The last parts have fewer rows or columns, and so may have another grid. */
+/* Floats of scratch for each worker that computes parts of c alone. The last parts have fewer rows or columns, and so may have another
+ * grid. */
 static int64_t own_floats(const Gemm *g, const GemmOwn *own)
 {
     Gemm whole = *g, last = *g;
@@ -356,7 +357,7 @@ static float *part_of(const GemmJob *job, int64_t run, int64_t row, int64_t col)
     return job->parts + (run * job->gemm->m + row) * job->grid.block_n + col;
 }
 
-/* Computes a tile over one depth, whose sums stay apart. */
+/* Computes a tile over one depth, and stores its sums in job->parts. */
 static void part_task(const GemmJob *job, int64_t task, float *panels)
 {
     const GemmGrid *grid = &job->grid;

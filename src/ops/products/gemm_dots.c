@@ -8,11 +8,11 @@
 
 enum {
     FEW_ROWS = 4,
-    DOT_COLS = 32,    /* columns of c that a task has at least, and computes together */
-    DOT_TASKS = 8,    /* tasks for each worker, about */
-    DOT_AHEAD = 8192, /* bytes to prefetch ahead; rows of b along the depth follow each other */
-    MANY_ROWS = 16,   /* with this many rows of a, columns of b become floats first: TILE_COLS of them meet FEW_ROWS rows in registers */
-    TILE_COLS = 3,
+    DOT_COLS = 32,         /* columns of c that a task has at least, and computes together */
+    DOT_TASKS = 8,         /* tasks for each worker, about */
+    DOT_AHEAD = 8192,      /* bytes to prefetch ahead; rows of b along the depth follow each other */
+    MANY_ROWS = 16,        /* from this many rows of a on, a b that isn't fp32 is converted to fp32, several columns at a time */
+    TILE_COLS = 3,         /* columns of b that are multiplied with FEW_ROWS rows of a at once, with all sums in registers */
     MOST_COLS = 48,        /* columns that are converted at a time, at most */
     MOST_FLOATS = 1 << 16, /* floats that are converted at a time, at most: they and rows of a stay in the L2 cache */
 };
@@ -134,7 +134,7 @@ VEC_WIDE_ROW void dots_of_rows(DType dtype, int rows, const float *const *a, con
     for (int r = 0; r < rows; r++) sums[r] = end_dot(dtype, low[r], high[r], a[r], b, whole, count);
 }
 
-/* The same for FEW_ROWS rows of a and TILE_COLS rows of b, `stride` elements apart: each loaded element is used several times. */
+/* Dot products of FEW_ROWS rows of a with TILE_COLS rows of b, `stride` elements apart: each loaded element is used several times. */
 VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b, int64_t stride, int64_t count, float (*sums)[FEW_ROWS])
 {
     __m512  sum[2][FEW_ROWS][TILE_COLS];
@@ -166,7 +166,7 @@ VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b
             sums[j][r] = end_dot(dtype, sum[0][r][j], sum[1][r][j], a[r], elem_at(b, dtype, j * stride), whole, count);
 }
 
-/* The same for any number of rows of b. */
+/* Dot products of up to FEW_ROWS rows of a with any number of rows of b. */
 VEC_WIDE_ROW void dots_of_cols(DType dtype, const int rows, const float *const *a, const void *b, int64_t stride, int64_t cols,
                                int64_t count, float (*sums)[FEW_ROWS])
 {

@@ -26,8 +26,8 @@ enum {
     PACK_FAR_ALIASED = 100, /* packs a b stored across the depth from this many rows of c on, if b's rows alias and the kernel is far */
     PACK_ALIASED = 32,      /* the same if b's rows alias and the kernel isn't far */
     PACK = 200,             /* the same if they don't alias and the kernel isn't far; a far kernel then reads b in place */
-    PART_FLOATS = 1 << 22,  /* most floats of sums per depth, or of kept sums: 16 MiB */
-    OWN_PARTS = 1 << 19,    /* most floats of sums per depth for each worker, if c is fp32 */
+    PART_FLOATS = 1 << 22,  /* most floats of GemmJob.parts, if the grid is `apart` or `kept`: 16 MiB */
+    OWN_PARTS = 1 << 19,    /* most floats of GemmJob.parts for each worker, if the grid is `apart` and c is fp32 */
     ALIASED = 2048,         /* bytes: rows this far apart, or a multiple, share few cache sets, and packing gains much */
     ALIASED_ROWS = 4096,    /* like ALIASED, if a is stored along the depth: a tile reads few rows of a at a time */
     FAR_APART = 1 << 16,    /* bytes: if stored rows of an a across the depth are this far apart, a is packed unless it stays in L1 */
@@ -66,8 +66,8 @@ static bool stays_across(const Gemm *g, int64_t depth)
            g->n * depth <= STAYS_FLOATS;
 }
 
-/* The same for an a stored along the depth. Zen 5 is up to 7 % faster with it, an Intel CPU a sixth slower; cpu_reads_aliased tells them
- * apart. */
+/* Whether an a stored along the depth stays in the L1 cache. Zen 5 is up to 7 % faster with it, an Intel CPU a sixth slower;
+ * cpu_reads_aliased tells them apart. */
 static bool stays_along(const Gemm *g, const GemmGrid *grid)
 {
     bool fits = g->m >= STAYS_ROWS && min_i64(g->n, grid->block_n) * grid->depth <= STAYS_FLOATS;

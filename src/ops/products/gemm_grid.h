@@ -57,8 +57,8 @@ GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t nu
  * successive sets of the L2 cache instead of the same ones. */
 int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth);
 
-/* Scratch. grid_blocks: blocks of packed b that are in memory at a time; grid_block_floats: floats of one. grid_part_floats: floats of sums
- * per depth, or of kept sums. For each worker, grid_a_floats: floats of its panels of a; grid_b_floats: of the panel of b that follows them
+/* Scratch. grid_blocks: blocks of packed b that are in memory at a time; grid_block_floats: floats of one. grid_part_floats: floats of
+ * GemmJob.parts (gemm.c). For each worker, grid_a_floats: floats of its panels of a; grid_b_floats: of the panel of b that follows them
  * if tasks pack b. The last function: both, and a tile of c unless c is fp32. */
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid);
 int64_t grid_block_floats(const GemmGrid *grid);

@@ -265,8 +265,8 @@ template <typename H, int EIGHTS, int TILES, int AHEAD, int WARPS, bool WIDE> st
     head_mma<H, EIGHTS, TILES, AHEAD, WARPS, WIDE><<<grid, WARPS * 32, 0, stream>>>(h);
 }
 
-/* Tiles that a warp computes one after another if each of 132 multiprocessors has one block. With 64 rows of x, a warp with more tiles at a
- * time reads x once for all of them. */
+/* Tiles that each warp of a multiprocessor computes, `tiles` at a time, if 132 multiprocessors run one block each at a time. A warp reads x
+ * once for all tiles that it computes at a time. */
 static int64_t turns_of(int64_t cols, int tiles)
 {
     enum { PROCESSORS = 132, WARPS = 8 };

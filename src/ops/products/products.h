@@ -77,7 +77,7 @@ static inline int int8_linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
-/* The same of e4m3 codes with scales of tiles; elements of w are rounded to x's dtype. */
+/* fp8_tiles_linear: w is e4m3 codes with scales of tiles, and its elements are rounded to x's dtype. */
 static inline int fp8_tiles_linear_products(const KernelArgs *args, Gemm *out)
 {
     int count = int8_linear_products(args, out);
@@ -104,7 +104,7 @@ static inline int scaled_linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
-/* The same of codes with scales of blocks: 1 x 128 of a, 128 x 128 of b. */
+/* block_linear: as scaled_linear, but a has a scale for each 1 x 128 codes, and b for each 128 x 128. */
 static inline int block_linear_products(const KernelArgs *args, Gemm *out)
 {
     const TensorView *a_scale = &args->in[SCALED_A_SCALE], *b_scale = &args->in[SCALED_B_SCALE];

@@ -12,7 +12,7 @@ NODISCARD static inline Status infer_ranks(int64_t ranks)
 }
 
 /* Cost of an op that divides `whole_bytes` among the ranks: each rank sends all parts but one, and receives as much, in a ring or
- * directly to each other rank. */
+ * directly to every other rank. */
 static inline OpCost cost_collective(const Node *node, double flops, int64_t ranks, double whole_bytes)
 {
     OpCost cost = cost_streaming(node, flops);

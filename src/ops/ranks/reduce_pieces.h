@@ -4,7 +4,7 @@
 
 #include "ir/op.h"
 
-/* Elements copied at a time from each other rank, for a share of `numel`. */
+/* Elements that are copied at a time from each of the other ranks. numel: elements of a rank's share. */
 static inline int64_t reduce_piece_numel(DType dtype, int64_t numel, int64_t ranks)
 {
     const int64_t most_bytes = 32 << 20, multiple = 128;

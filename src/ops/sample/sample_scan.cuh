@@ -143,8 +143,8 @@ static __device__ __noinline__ uint32_t reached_by(const uint32_t *keys, int cou
     return max(least, sample_key(-3.4028235e38f));
 }
 
-/* The least key of tokens to list, so that the first `count` tokens are among them. With too few groups to tell: so that few more tokens
- * are listed than fit. count 0: lists none. */
+/* The least key of a token that is listed: low enough that the first `count` tokens are listed. If there are too few groups to tell, it is
+ * so high that few more tokens are listed than fit. count 0: none is listed. */
 static __device__ uint32_t least_listed(const uint32_t *keys, int groups, int64_t count, int64_t vocab)
 {
     int most = max(1, groups - groups / 32);

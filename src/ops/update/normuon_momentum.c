@@ -68,7 +68,7 @@ static size_t normuon_momentum_gpu_workspace(const Node *node, int sm)
 
 typedef struct MomentumStep {
     const KernelArgs *args;
-    MatrixRows        runs;  /* the matrix's rows of g and m, in elements */
+    MatrixRows        runs;  /* where the matrix's rows are in g and m; begin, size and period count elements */
     int64_t           numel; /* elements of the matrix */
     float             clip, momentum, rest, scale;
     bool              nesterov;
