@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -99,6 +99,7 @@ class Turn:
     shared: bool = False  # its turns read the same weights, as in g.repeat
     count: str = ""  # number of turns, if it may be 0
     needs: tuple[tuple[str, bool], ...] = ()  # conditions under which it runs, and whether each holds
+    never: bool = False  # whether it surely never runs
 
 
 _builders: list[Builder] = []
@@ -440,7 +441,7 @@ class Builder:
         needs = (*turn.needs, *self.in_first_turn(branches))
         if not self.skips_first_turn(needs):
             self.late.pop(path, None)
-        elif path not in self.declared:
+        elif path not in self.declared and not self.turns[-1].never and not self.fails(self.branches):
             self.late[path] = spec.where
         sink = self.unless_declared(path, target, frozenset(needs))
         if not in_branch and when is True and path not in self.ties:  # only values that always exist
@@ -489,9 +490,14 @@ class Builder:
         turns = {t.index for t in self.turns if t.shared}
         return any(turns & dim(when).names for when, _ in conditions)
 
+    @staticmethod
+    def fails(conditions: Iterable[tuple[str, bool]]) -> bool:
+        """Whether a condition surely fails, whatever its symbols are."""
+        return any(Dim(f"({when}) != 0") == Dim(0 if holds else 1) for when, holds in conditions)
+
     def skips_first_turn(self, conditions: tuple[tuple[str, bool], ...]) -> bool:
         """Whether a condition surely fails in the first of the turns that share weights. Conditions as in_first_turn gives them."""
-        return bool(self.first_turn()) and any(Dim(f"({when}) != 0") == Dim(0 if holds else 1) for when, holds in conditions)
+        return bool(self.first_turn()) and self.fails(conditions)
 
     def turn_of(self, path: str) -> Turn:
         """The turn that makes a weight: the innermost whose index is in its path."""
@@ -740,6 +746,7 @@ class Builder:
         """Statements inside belong to the turn. If it may have no turns, weights that it makes may not exist after it."""
         runs, before = [(f"{turn.count} > 0", True)] if turn.count else [], dict(self.params)
         turn.needs = (*self.turns[-1].needs, *self.in_first_turn([*self.branches, *runs]))
+        turn.never = self.turns[-1].never or self.fails([*self.branches, *runs])
         self.turns.append(turn)
         self.sinks.append(turn.ops)
         self.bodies.append(turn.ops)

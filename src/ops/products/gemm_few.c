@@ -28,12 +28,13 @@ static bool by_one(const Gemm *g)
     return g->m == 1 && g->k <= BGEMM_ONE_DEPTH && (g->b.dtype != DT_BF16 || g->b.stride == g->k);
 }
 
-/* Words of a's rows, as kernels read them; and floats of a worker's scratch: a column as floats, then columns of b in bf16. */
+/* Words of a's rows, as kernels read them. There is room for fewer rows and for less depth too, since ops plan their largest product. */
 static int64_t floats_of_rows(const Gemm *g)
 {
-    return g->m == 1 ? bgemm_one_floats(g->k) : g->m * bgemm_depth(g->k);
+    return max_i64(bgemm_one_floats(g->k), g->m * bgemm_depth(g->k));
 }
 
+/* Floats of a worker's scratch: a column as floats, then columns of b in bf16. */
 static int64_t floats_of_worker(const Gemm *g)
 {
     return g->b.dtype == DT_BF16 ? 0 : g->k + (BGEMM_FEW_COLS * g->k + 1) / 2;
