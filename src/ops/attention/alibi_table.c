@@ -6,7 +6,7 @@
 static const AttrDef alibi_table_attrs[] = {
     ATTR_INT(AlibiTableAttrs, len, 0), ATTR_INT(AlibiTableAttrs, num_heads, 0), ATTR_LIST(AlibiTableAttrs, slopes), {0}};
 
-/* -> table (len, num_heads) f32. */
+/* No inputs -> table (len, num_heads) f32. */
 static Status alibi_table_infer(Node *node)
 {
     const AlibiTableAttrs *attrs = node->attrs;

@@ -15,7 +15,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     return s;
 }
 
-/* The same strides as bound() sets. */
+/* Describes the node to cuDNN: the strides that bound() sets, and no data. */
 static CudaSdpa sdpa_of_node(const Node *node)
 {
     TensorView    views[3] = {};

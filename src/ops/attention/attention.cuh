@@ -87,7 +87,7 @@ static inline void attention_bind_scores(AttentionDims *a, const TensorView *vie
     a->bias_rows = views[1].data ? (int)views[1].type.dim[0] : 0;
 }
 
-/* Whether values have the head dim of keys. */
+/* Whether keys and values have the same head dim. */
 static inline bool attention_one_dim(const Node *node, int at)
 {
     AttentionDims a = attention_dims_of(node, at);
@@ -100,14 +100,15 @@ static inline bool attention_is_causal(const Node *node, int more)
     return !((const AttentionAttrs *)node->attrs)->bidirectional && !node->in[more + 1];
 }
 
-/* Whether all kernels on the matrix units can serve the node. */
+/* Whether the node has the form that every kernel on the matrix units serves: causal, without a bias, and with one head dim for keys and
+ * values. */
 static inline bool attention_is_plain(const Node *node, int at, int more)
 {
     return attention_is_causal(node, more) && attention_one_dim(node, at);
 }
 
-/* Whether the kernels on the matrix units have code for the node's form: causal; or bidirectional, with a bias, or both, without a cap. A
- * bias is divided by the scale, which must not be near 0. */
+/* Whether the kernels on the matrix units have code for the node's form: causal without a bias; or, if there is no softcap, bidirectional,
+ * with a bias, or both. A bias is divided by the scale, which must not be near 0. */
 static inline bool attention_has_form(const Node *node, int more)
 {
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;

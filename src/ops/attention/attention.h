@@ -49,8 +49,8 @@ typedef struct Attention {
     TensorView     bias;      /* (R, num_heads), see attention_bias_row; data NULL: none */
 } Attention;
 
-/* Keys of one block in the forward pass; blocks begin at multiples of it. Whole tiles, few enough that a panel's scores stay in the L1
- * cache. */
+/* Keys of one block in the forward pass; blocks begin at multiples of this number. It is a whole number of tiles, and small enough that a
+ * panel's scores stay in the L1 cache. */
 enum { ATTENTION_BLOCK_K = 144 };
 
 /* The key index of query t's own token. Without `bidirectional` it is the last key that the query attends. */
@@ -113,8 +113,8 @@ static inline Status attention_check_starts(const Attention *a)
 
 extern const AttrDef attention_attrs[]; /* attributes of attention and attention_cached */
 
-/* Checks inputs at, at+1, at+2 of a node: q (B,T,H,D), k (B,T,G,D), v (B,T,G,E), or packed (B,T,(H+2G)D) alone. Also inputs more and
- * more+1, if present: sinks (H), bias (R,H). */
+/* Checks inputs `at` to `at` + 2 of a node: q (B,T,H,D), k (B,T,G,D), v (B,T,G,E), or packed (B,T,(H+2G)D) alone. Also checks inputs `more`
+ * and `more` + 1, if present: sinks (H) and bias (R,H). */
 NODISCARD Status attention_infer_qkv(const Node *node, int at, int more);
 
 /* E, the head dim of values; it is D if q is packed. at: the input that holds q. */

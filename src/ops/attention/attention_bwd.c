@@ -55,7 +55,7 @@ static Status attention_bwd_infer(Node *node)
 static OpCost attention_bwd_cost(const Node *node)
 {
     Attention a = attention_dims_of(node, IN_Q);
-    double    flops = 4 * attention_macs(&a) * (double)(3 * a.dim + 2 * a.v_dim) / (double)(a.dim + a.v_dim); /* 10 times if D = E */
+    double    flops = 4 * attention_macs(&a) * (double)(3 * a.dim + 2 * a.v_dim) / (double)(a.dim + a.v_dim); /* 10 macs if D = E */
     OpCost    cost = cost_streaming(node, flops);
     cost.matrix_unit = true;
     return cost;
@@ -237,7 +237,7 @@ static void tile_gradients(const BackwardJob *job, const Scratch *s, int64_t b, 
             p[j] = a->softcap * t;
             ds[j] = (ds[j] - delta) * (1.0f - t * t);
         }
-        if (a->softcap > 0) delta = 0;                               /* it is in ds */
+        if (a->softcap > 0) delta = 0;                               /* delta is already in ds */
         int64_t whole = begin + ((end - begin + 15) & ~(int64_t)15); /* rounded up to whole vectors; elements after `end` become 0 below */
         if (whole > keys) whole = end;
         for (int64_t j = begin; j < whole; j++) {
@@ -248,7 +248,7 @@ static void tile_gradients(const BackwardJob *job, const Scratch *s, int64_t b, 
     }
 }
 
-/* A block of keys, with all that its tiles read and add to. */
+/* A block of keys, with the operands that its tiles read and the sums that they add to. */
 typedef struct KeyBlock {
     int64_t      b, g, key, keys, k_stride;
     const float *k;
@@ -421,7 +421,7 @@ static BackwardJob attention_bwd_bound(const KernelArgs *args)
     job.dbias = args->out[OUT_DBIAS];
     job.accumulate = args->accumulate;
     if (args->in[IN_Q].type.ndim == 3) {
-        if (args->out[0].data) attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv); /* else only sinks or a bias are trained */
+        if (args->out[0].data) attention_bind_qkv(a, args->out, &job.dq, &job.dk, &job.dv); /* no dq: only sinks or bias are trained */
     } else {
         Heads *heads[] = {&job.dq, &job.dk, &job.dv};
         for (int k = 0; k < 3; k++)
@@ -443,7 +443,7 @@ static Status attention_bwd_blocks(const KernelArgs *args)
     return OK;
 }
 
-/* Sums of one batch row and head: dq and dk (T,D), dv (T,E). dbias (R,H) sums all of them. */
+/* Sums of one batch row: dq (T,D) of a query head, dk (T,D) and dv (T,E) of its key/value head. dbias (R,H) sums up all batch rows. */
 typedef struct Sums {
     float *dq, *dk, *dv, *dbias;
 } Sums;
@@ -535,7 +535,7 @@ static size_t attention_bwd_gpu_workspace(const Node *node, int sm)
     bool                  cudnn = !node->in[IN_DLSE] && !node->in[IN_SINKS] && !formed;
     turns = turns && (formed ? attention_forms_in_turns(attrs, a.v_dim, node->in[IN_BIAS] != NULL)
                              : attention_in_turns(attrs, a.v_dim, a.batch, a.len, cudnn));
-    if (node->out[OUT_DBIAS]) /* the most that a kernel needs: the one on the vector units */
+    if (node->out[OUT_DBIAS]) /* the kernel on the vector units needs the most */
         return sums + (size_t)(a.batch * a.num_heads * div_up(a.len, ATTENTION_BIAS_QUERIES)) * (size_t)node->in[IN_BIAS]->type.dim[0] *
                           sizeof(float);
     if (turns) {

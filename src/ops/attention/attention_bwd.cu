@@ -49,7 +49,7 @@ static AttentionDims bound(const KernelArgs *args)
     a.dlse = (const float *)args->in[IN_DLSE].data;
     attention_bind_scores(&a, args->in + IN_SINKS);
     if (args->in[IN_Q].type.ndim == 3) {
-        if (args->out[0].data) heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv); /* else only sinks or a bias are trained */
+        if (args->out[0].data) heads_of_qkv(&a, args->out, &a.dq, &a.dk, &a.dv); /* without dq only sinks or a bias are trained */
     } else {
         Heads *heads[] = {&a.dq, &a.dk, &a.dv};
         for (int k = 0; k < 3; k++)
@@ -71,7 +71,7 @@ static CudaSdpa sdpa_of(const AttentionDims *a)
     return s;
 }
 
-/* The same strides as bound() sets. */
+/* Describes the node to cuDNN: the strides that bound() sets, and no data. */
 static CudaSdpa sdpa_of_node(const Node *node)
 {
     TensorView    views[3] = {};

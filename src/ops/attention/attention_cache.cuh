@@ -8,7 +8,7 @@
 #include "ops/mma.cuh"
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
-#define HAS_FP8 1 /* conversion instructions; the software path below gives the same codes, but compiles for many minutes if used here */
+#define HAS_FP8 1 /* there are conversion instructions; the software path gives the same codes, but compiles for many minutes */
 #else
 #define HAS_FP8 0
 #endif
@@ -74,7 +74,7 @@ template <typename C, typename T> static __device__ __forceinline__ uint4 cached
     }
 }
 
-/* Decodes a chunk of a cache to T and returns its i-th 16 bytes. */
+/* Decodes a chunk of a cache to T, and returns the i-th 16 bytes of the decoded values. */
 template <typename C, typename T> static __device__ __forceinline__ uint4 chunk_numbers(const uint4 &chunk, int i)
 {
     if constexpr (sizeof(C) == sizeof(T)) {

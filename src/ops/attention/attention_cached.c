@@ -1,7 +1,7 @@
 /* attention_cached: attention of new tokens over a key/value cache in pages. First, keys and values of row b's tokens are written at
  * positions starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t (with a window, the last of them). Position p of row b
- * is in page pages[b][p / S], at slot p mod S. A query's bits don't depend on the other tokens of the call, and not on which pages its row
- * has.
+ * is in page pages[b][p / S], at slot p mod S. A query's bits don't depend on the other tokens of the call, nor on which pages its row
+ * uses.
  *
  * A cache in e4m3 has no scale: values beyond 448 become 448. */
 #include "ops/attention/attention.h"
@@ -45,7 +45,7 @@ static Status attention_cached_infer(Node *node)
     return OK;
 }
 
-/* The cost of rows of the greatest length, which read all their pages. */
+/* Assumes that every row has the greatest length, so that all its pages are read. */
 static OpCost attention_cached_cost(const Node *node)
 {
     const TensorType *cache = &node->in[IN_KC]->type, *pages = &node->in[IN_PAGES]->type;

@@ -98,7 +98,7 @@ static AttentionDims bound(const KernelArgs *args, int cache, Heads *k, Heads *v
     return a;
 }
 
-/* Whether both caches have one dtype; for either op. */
+/* Whether both caches of the op (attention_cached or attention_turned) have the same dtype. */
 static bool same_caches(const Node *node)
 {
     const OpAlias *alias = node->op->alias;

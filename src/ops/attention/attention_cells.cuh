@@ -20,8 +20,9 @@ template <typename C, typename T> static __device__ __forceinline__ void put_chu
     for (int i = 0; i < 2 / (int)sizeof(C); i++) ((uint4 *)to)[i] = chunk_numbers<C, T>(chunk, i);
 }
 
-/* Begins to copy one head of 32 keys, or values, to rows of a tile, with THREADS threads; e4m3 codes are decoded too, before it returns.
- * cell: of this lane's key. A key without a cell becomes zeros. A new key is read at `fresh`, or skipped if `fresh` is NULL. */
+/* Begins to copy one head's keys, or values, at 32 positions to rows of a tile, with THREADS threads; e4m3 codes are decoded too, before it
+ * returns. cell: of this lane's position. NO_CELL: the row becomes zeros. NEW_CELL: the row is read at `fresh`, or skipped if `fresh` is
+ * NULL. */
 template <int D, int THREADS, typename C, typename T>
 static __device__ __forceinline__ void load_half(T *rows, const Heads &cache, int cell, int g, const T *fresh)
 {

@@ -118,7 +118,7 @@ VEC_ROW void add_products(DType dtype, const int queries, const void *const rows
         for (int i = 0; i < queries; i++) sums[i] = vec8_fma((Vec8)x[l], vec8_all(q[i * dim + d + l]), sums[i]);
 }
 
-/* Computes the scores of KEYS keys: one row of KEYS scores a query, rows BLOCK floats apart. */
+/* Computes the scores of KEYS keys. Each query has a row of KEYS scores; rows are BLOCK floats apart. */
 VEC_ROW void make_scores(DType dtype, const int queries, const void *const rows[KEYS], int64_t dim, const float *q, float scale,
                          float *score)
 {
@@ -157,7 +157,7 @@ VEC_ROW void add_columns(DType dtype, const int queries, const int vectors, cons
         }
 }
 
-/* Adds whole values: 8 * `vectors` elements at a time, as many as registers can hold sums of. */
+/* Adds whole values, 8 * `vectors` elements at a time: registers can hold the sums of that many. */
 VEC_ROW void add_values(DType dtype, const int queries, const int vectors, const void *const *rows, int64_t keys, int64_t dim,
                         const float *exps, float *sum)
 {
@@ -251,8 +251,8 @@ VEC_WIDE_ROW void add_values_paired(const int queries, const int parts, const vo
     if (d < dim) add_columns_paired(queries, 1, rows, keys, d, dim - d, dim, exps, sum);
 }
 
-/* make_scores and add_values for a dtype and a number of queries, both compile-time constants. Each instance is its own function: inlined
- * into one, compilers would keep sums in memory. */
+/* make_scores and add_values for a dtype and a number of queries, both compile-time constants. Each instance is its own function: if all
+ * were inlined into one, compilers would keep sums in memory. */
 typedef struct FewKernel {
     void (*scores)(const void *const rows[KEYS], int64_t dim, const float *q, float scale, float *score);
     void (*values)(const void *const *rows, int64_t keys, int64_t dim, const float *exps, float *sum);
@@ -371,7 +371,8 @@ static FewTask task_at(const FewJob *job, int64_t task)
     return (FewTask){b, g, head, count, attention_first_key(a, b, 0), attention_own_key(a, b, 0) + 1};
 }
 
-/* Finds the keys of the block at `key`; behind the task's last block, the first keys of the task that this worker probably takes next. */
+/* Finds the keys of the block at `key`. After the task's last block it finds the first keys of the task that this worker probably takes
+ * next. */
 static void find_keys(const FewJob *job, int64_t task, const FewTask *now, int64_t key, FewRows *out)
 {
     bool    last = key >= now->end;
@@ -402,7 +403,7 @@ VEC_TASK(few_task)
     }
 }
 
-/* Query heads of a group read the same keys, so they stay in one task; but they are divided if tasks are fewer than workers. */
+/* Query heads of a group read the same keys, so they stay in one task. They are divided only if there would be fewer tasks than workers. */
 void attention_run_few(const Attention *a, ThreadPool *pool, void *workspace)
 {
     FewJob job = {.a = a, .scratch = workspace, .heads = a->group, .parts = 1};

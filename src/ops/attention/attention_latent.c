@@ -43,7 +43,7 @@ static Attention latent_dims(const LatentAttrs *attrs, const TensorType *q)
     return a;
 }
 
-/* The cost of rows of the greatest length, which read all their pages. */
+/* Assumes that every row has the greatest length, so that all its pages are read. */
 static OpCost attention_latent_cost(const Node *node)
 {
     const TensorType *cache = &node->in[LATENT_KC]->type, *pages = &node->in[LATENT_PAGES]->type;
@@ -63,7 +63,7 @@ static size_t attention_latent_workspace(const Node *node, int num_workers)
     return attention_forward_workspace(&a, num_workers);
 }
 
-/* Only rows of one token need a workspace: there the matrix-unit kernel leaves sums. */
+/* Only rows of one token need a workspace: for these the matrix-unit kernel stores partial sums. */
 static size_t attention_latent_gpu_workspace(const Node *node, int sm)
 {
     const TensorType *cache = &node->in[LATENT_KC]->type, *q = &node->in[LATENT_Q]->type;

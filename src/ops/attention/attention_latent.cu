@@ -3,12 +3,12 @@
  *
  * Matrix units: the queries of a row, T tokens of H heads, follow each other in memory and share all keys, so ROWS of them are the rows of
  * a tile. Keys are divided into tiles of 64. A tile is 64 rows of D numbers in shared memory; its values are the first V columns, so each
- * key is read once. Scores are computed by all warps, PARTS of them for the same 16 queries; then each of these has all scores of its
- * queries, and sums COLS columns of values.
+ * key is read once. All warps compute scores, PARTS warps for the same 16 queries. These warps exchange their scores in shared memory; then
+ * each of them sums COLS columns of values.
  *
- * A query's bits don't depend on what is computed beside it: tiles' sums start from zero; fold_tile adds those of a chunk's tiles in order,
- * then those of chunks. If rows have one token, blocks share them (attention_pages_share.cuh): a block has a piece of one row's tiles. It
- * leaves the sums of each chunk, or of each tile if pieces are shorter, in the workspace; a second kernel adds them. */
+ * A query's bits don't depend on what is computed beside it: each tile's sums start from zero; fold_tile adds the sums of a chunk's tiles
+ * in order, then the chunks' sums. If rows have one token, blocks share them (attention_pages_share.cuh): a block has a piece of one row's
+ * tiles. It stores the sums of each chunk, or of each tile if pieces are shorter, in the workspace; a second kernel adds them. */
 #include "ops/attention/attention_latent.h"
 
 #include "device/cuda/vec_f16.cuh"
@@ -34,7 +34,7 @@ template <int D, int V, int ROWS> struct LatentTile {
     };
 };
 
-/* Operands besides dims and cache. sums (slots,H,V) and totals (slots,H). */
+/* Operands besides dims and cache. In the workspace: sums (slots,H,V) and totals (slots,H). */
 typedef struct LatentJob {
     Heads   k; /* the new tokens' keys */
     float  *sums;
@@ -43,21 +43,21 @@ typedef struct LatentJob {
     bool    shares, early; /* shares: rows have one token; early: starts and pages are constant */
 } LatentJob;
 
-/* What a block computes: `count` tiles of up to ROWS queries. */
+/* The work of a block: up to ROWS queries, and `count` tiles of their keys. */
 typedef struct LatentPiece {
-    int  b, query, queries; /* the row; its first query, counted over tokens and heads; how many */
-    int  tile, count;       /* the first tile, how many */
-    int  slot, unit;        /* the first slot of the row's sums; tiles of a slot */
-    bool whole;             /* these are all tiles of the queries: no sums are left */
+    int  b, query, queries; /* b: the row; query: the first query, counted over tokens and heads; queries: how many */
+    int  tile, count;       /* tile: the first tile; count: how many */
+    int  slot, unit;        /* slot: the first slot of the row's sums; unit: how many tiles a slot sums up */
+    bool whole;             /* the piece has all tiles of its queries, so no sums go to the workspace */
 } LatentPiece;
 
-/* Tiles whose sums are added up before they are left in the workspace. */
+/* How many tiles are summed up before their sums are stored in the workspace. */
 static __device__ __forceinline__ int latent_unit(int quota)
 {
     return quota < LATENT_CHUNK ? 1 : LATENT_CHUNK;
 }
 
-/* Slots of the rows before row b. Called by all lanes of a warp. */
+/* How many slots the rows before row b have. Called by all lanes of a warp. */
 static __device__ __forceinline__ int slots_before(const AttentionDims &a, int b, int unit)
 {
     int slots = 0;
@@ -69,7 +69,7 @@ static __device__ __forceinline__ int slots_before(const AttentionDims &a, int b
 template <int ROWS> static __device__ __forceinline__ bool find_piece(const AttentionDims &a, const LatentJob &d, LatentPiece &piece)
 {
     piece.unit = LATENT_CHUNK, piece.slot = 0, piece.whole = true, piece.tile = 0;
-    if (!d.shares) { /* the longest first */
+    if (!d.shares) { /* blocks with the most keys begin first */
         int query = (int)(gridDim.x - 1 - blockIdx.x) * ROWS, queries = min(ROWS, a.len * a.num_heads - query);
         piece.b = blockIdx.y, piece.query = query, piece.queries = queries;
         int last = attention_has_room(a, piece.b) ? a.pages.starts[piece.b] + (query + queries - 1) / a.num_heads : -1;
@@ -90,8 +90,8 @@ template <int ROWS> static __device__ __forceinline__ bool find_piece(const Atte
     return true;
 }
 
-/* Adds 16 queries x KEYS keys of scores. q: the queries' rows, keys: the keys' rows of a half tile. A score is the sum of two chains, each
- * over half of D. */
+/* Adds to s the scores of 16 queries and KEYS keys. q: the queries' rows, keys: the keys' rows of a half tile. A score is the sum of two
+ * chains, each over half of D. */
 template <int D, int KEYS, typename T>
 static __device__ __forceinline__ void latent_scores(float (&s)[2][KEYS / 8][4], const T *q, const T *keys)
 {
@@ -133,7 +133,7 @@ static __device__ __forceinline__ void latent_values(float (&c)[C / 8][4], const
         }
 }
 
-/* Sums of 16 queries over some tiles: COLS columns of a warp, two queries of a lane. */
+/* A warp's sums of 16 queries over some tiles, in COLS columns of values. Each lane has two of the queries. */
 template <int COLS> struct LatentSums {
     FoldedRow row[2];
     float     o[COLS / 8][4];
@@ -160,7 +160,7 @@ template <int COLS> struct LatentSums {
         }
     }
 
-    /* p: a tile's exponentials, halves: its keys, whose columns from `col` on are the values. */
+    /* p: a tile's exponentials. halves: the tile's keys; columns of values begin at column `col` of the keys. */
     template <int D, typename T>
     __device__ __forceinline__ void add_tile(const uint32_t (&p)[4][4], const float (&most)[2], const float (&total)[2],
                                              const T *const (&halves)[2], int col, float scale2)
@@ -181,7 +181,8 @@ template <int COLS> struct LatentSums {
         }
     }
 
-    /* Leaves the sums of queries below `queries` in a slot. query: this lane's first; col: this lane's first column. */
+    /* Stores the sums of queries below `queries` in a slot. head: index of the slot's query 0; query, col: this lane's first query and
+     * column. */
     __device__ __forceinline__ void leave(const LatentJob &d, int64_t head, int query, int queries, int dim, int col) const
     {
 #pragma unroll
@@ -212,7 +213,7 @@ template <int COLS> struct LatentSums {
 template <int D, int V, int ROWS, typename T, typename C> struct LatentRing {
     typedef LatentTile<D, V, ROWS> Tile;
     T                             *slots;
-    int b, key, end, own, halves; /* key: the first; own: a key that isn't in the cache yet, or -1; halves: how many there are */
+    int b, key, end, own, halves; /* key: the first key; own: a key that isn't in the cache yet, or -1; halves: how many half tiles */
 
     __device__ __forceinline__ T *half(int i) const
     {
@@ -226,7 +227,7 @@ template <int D, int V, int ROWS, typename T, typename C> struct LatentRing {
         load_half<D, LATENT_THREADS, C, T>(half(i), a.k, cell, 0, fresh);
     }
 
-    /* Writes the new key into its row of the first `loaded` halves, if it is there. */
+    /* Writes the new key into its row, if that row is in the first `loaded` half tiles. */
     __device__ __forceinline__ void put_new(int loaded, const T *fresh) const
     {
         enum { N = ChunkOf<C>::N };
@@ -289,7 +290,7 @@ static __global__ void __launch_bounds__(LATENT_THREADS, 1) latent_tiles(Attenti
     all.clear();
     for (int i = 0; i < piece.count; i++, key += TILE_ROWS) {
         copy_wait<AHEAD - 2>();
-        __syncthreads(); /* the tile has arrived, and all warps have read the one before */
+        __syncthreads(); /* the tile has arrived, and all warps have read the previous tile */
         ring.load(a, 2 * i + AHEAD, fresh);
         copy_commit();
         ring.load(a, 2 * i + AHEAD + 1, fresh);
@@ -335,8 +336,8 @@ static __global__ void __launch_bounds__(LATENT_THREADS, 1) latent_tiles(Attenti
     all.store((T *)a.o.data + piece.b * a.o.batch_stride + (int64_t)piece.query * V + col + (lane & 3) * 2, scale, query, piece.queries, V);
 }
 
-/* Adds the sums that a row's pieces have left. A block has one head of one row; a thread has two columns. Loads of a chunk's sums are made
- * together. */
+/* Adds up the partial sums of a row's pieces. A block has one head of one row; a thread has two columns. All sums of a chunk are loaded
+ * before they are added. */
 template <typename T> static __global__ void latent_combine(AttentionDims a, LatentJob d)
 {
     release_launches();
@@ -388,8 +389,8 @@ static inline int simt_shared_bytes(int64_t dim, int64_t v_dim)
     return (int)(SIMT_HEADS * (dim + v_dim + SIMT_KEYS + 1) * sizeof(float) + SIMT_KEYS * sizeof(int));
 }
 
-/* A block has SIMT_HEADS heads of one query, and goes over its keys in tiles. A warp computes a key's scores; then each warp of the first
- * ones has one head's softmax; then a thread sums some columns of the values. */
+/* A block has SIMT_HEADS heads of one query, and goes over the query's keys in tiles. Each warp computes the scores of some keys; then each
+ * of the first SIMT_HEADS warps computes one head's softmax; then each thread sums some columns of the values. */
 template <typename T, typename C> static __global__ void __launch_bounds__(SIMT_THREADS) latent_simt(AttentionDims a)
 {
     extern __shared__ float floats[];

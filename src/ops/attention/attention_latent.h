@@ -1,4 +1,5 @@
-/* Inputs and attributes of attention_latent, for the op and the passes; and how its GPU kernels divide keys, which says their workspace. */
+/* Inputs and attributes of attention_latent, for the op and the passes; and how its GPU kernels divide keys, which determines the size of
+ * their workspace. */
 #pragma once
 
 #include <stdint.h>
@@ -11,9 +12,9 @@ typedef struct LatentAttrs {
     double  scale;               /* factor of q k^T; 0: 1/sqrt(head_dim) */
 } LatentAttrs;
 
-/* A chunk is this many tiles of keys (attention_pages.h), and begins at a multiple of it. Sums of a chunk's tiles are added up in order,
- * then those of chunks: so a query has the same bits wherever its keys are divided at chunks, or at tiles. LATENT_BLOCKS: thread blocks
- * that an H200 runs at a time. */
+/* A chunk is this many tiles of keys (attention_pages.h), and begins at a multiple of it. The sums of a chunk's tiles are added up in
+ * order, then the chunks' sums. So a query's bits don't depend on how blocks share its keys, by chunks or by tiles. LATENT_BLOCKS: thread
+ * blocks that an H200 runs at a time. */
 enum { LATENT_CHUNK = 4, LATENT_BLOCKS = 132 };
 
 /* Query heads of a thread block when rows have one token. */

@@ -1,6 +1,6 @@
 /* Attention on the matrix units for bf16, by tiles of 64 queries x 64 keys; the whole T x T matrix of scores never exists (Dao,
- * "FlashAttention-2", 2023). Only tiles that a document touches are visited: rows of packed documents cost what their documents do.
- * Backward makes dq in one kernel and dk, dv in another, so that one thread block owns each sum and adds it in a fixed order. */
+ * "FlashAttention-2", 2023). Only tiles that a document touches are visited: a row of packed documents costs as much as its documents
+ * alone. Backward makes dq in one kernel and dk, dv in another, so that one thread block owns each sum and adds it in a fixed order. */
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_tile.cuh"
 

@@ -14,7 +14,7 @@ static inline bool attention_mma_serves(const AttentionAttrs *attrs, size_t shar
     return any && attrs->scale >= 0 && shared >= (size_t)(tiles * 64 * (dim + 8) * 2 + 2560);
 }
 
-enum { ATTENTION_TILE_QUERIES = 64 }; /* queries of a part of a->bias_parts in backward */
+enum { ATTENTION_TILE_QUERIES = 64 }; /* queries that each part of a->bias_parts sums up in backward */
 
 Status attention_mma_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_mma_backward(const AttentionDims *a, cudaStream_t stream); /* reads a->delta */
@@ -44,7 +44,7 @@ Status attention_pages_decode_f16(const AttentionDims *a, const Heads *k, const 
                                   void *workspace, cudaStream_t stream);
 
 /* Attention without a cache by warpgroup products (attention_wgmma.cu), for compute capability 9.0. The node's inputs: `at` holds q, `more`
- * the sinks. Heads of 256 are causal; heads of 192 have no bias. */
+ * the sinks. Heads of 256 must be causal and have no bias; heads of 192 must have no bias. */
 static inline bool attention_wgmma_serves(const Node *node, int at, int more)
 {
     const AttentionAttrs *attrs = (const AttentionAttrs *)node->attrs;
@@ -57,5 +57,5 @@ bool   attention_wgmma_there(void); /* whether this build contains code for thes
 Status attention_wgmma_forward(const AttentionDims *a, cudaStream_t stream);
 Status attention_wgmma_backward(const AttentionDims *a, cudaStream_t stream); /* heads of 256; reads a->delta */
 
-/* Backward for all others; also computes delta, at the workspace's beginning. */
+/* Backward for the other head dims; also computes delta, at the beginning of the workspace. */
 Status attention_turns_backward(const AttentionDims *a, void *workspace, cudaStream_t stream);

@@ -257,7 +257,7 @@ template <int D, bool CAP, typename T, typename C> static __global__ void __laun
 }
 
 /* Computes one column of a query head's result from the sums of `count` tiles. The sums of the first `len` tiles are already folded and
- * stored as tile 0. Loads and factors of FOLDS tiles are made together; then only the additions of their sums form a chain. */
+ * stored as tile 0. For FOLDS tiles at a time, all loads and factors come first; then only the additions of sums form a chain. */
 template <typename T>
 static __device__ __forceinline__ void combine_column(const AttentionDims &a, const Decode &d, int b, int head, int col, int count, int len)
 {
@@ -349,7 +349,7 @@ static Status decode_bulk(const AttentionDims *a, const Decode *d, cudaStream_t 
                              BULK_THREADS, Tile::SHARED_BYTES, stream, *a, *d, maps);
 }
 
-/* Launches enough blocks for a few waves on the largest GPU, at most one a tile. Blocks beyond a row's tiles return at once. */
+/* Launches enough blocks for a few waves on the largest GPU, but at most one block a tile. Blocks beyond a row's tiles return at once. */
 template <int D, bool CAP, typename T, typename C> static Status decode(const AttentionDims *a, const Decode *d, cudaStream_t stream)
 {
     size_t  bytes = 2 * TileOf<D>::ELEMENTS * sizeof(T);

@@ -154,7 +154,7 @@ template <int D, typename T> struct Turner {
         load_pack((const T *)h.wk + lane * N, wk);
     }
 
-    /* Heads are written to rows of `to`, `row` elements apart, and the key after the last head. qkv: the packed row. */
+    /* Query heads are written to rows of `to`, `row` elements apart; the key is written to the row after them. qkv: the packed row. */
     __device__ __forceinline__ void run(const HeadTurns &h, const T *qkv, int head, int count, int key_head, T *to, int row)
     {
         for (int base = 0; base <= count; base += GROUPS) {
@@ -372,7 +372,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
         }
     }
 
-    /* Leaves the sums in the workspace for combine_column, as the sums of tile `tile`. */
+    /* Stores the sums in the workspace for combine_column, as the sums of tile `tile`. */
     __device__ __forceinline__ void leave(const AttentionDims &a, const Decode &d, const Piece &p, int tile) const
     {
         int64_t at = ((int64_t)p.b * a.num_heads + p.head) * d.tiles + tile;

@@ -38,9 +38,9 @@ typedef struct Share {
     int pieces, len;
 } Share;
 
-/* The most tiles of a piece, so that about `blocks` pieces of equal size hold all tiles of `heads` heads of all rows. Called by all lanes
- * of a warp. If rows are about equally long and their heads alone fill the GPU, each row is one piece: no second kernel needs to add
- * sums. */
+/* The most tiles that a piece may have: about `blocks` pieces of this size hold all tiles of all rows, for `heads` heads each. Called by
+ * all lanes of a warp. If rows are about equally long and their heads alone fill the GPU, each row is one piece: no second kernel needs to
+ * add sums. */
 static __device__ __forceinline__ int share_quota(const AttentionDims &a, int heads, int blocks)
 {
     int tiles = 0;

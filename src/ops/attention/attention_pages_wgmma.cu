@@ -14,7 +14,7 @@ enum {
     BLOCK_ROWS = GROUPS * TILE_ROWS,
     BLOCK_THREADS = (GROUPS + 1) * MMA_THREADS,
     BOX_BYTES = PAGE * TENSOR_MAP_INNER * 2,
-    CODING_THREADS = MMA_THREADS / 2, /* threads that decode keys; as many decode values */
+    CODING_THREADS = MMA_THREADS / 2, /* threads that decode keys; as many threads decode values */
     CODING_BARRIER = 1 + GROUPS
 };
 
@@ -319,7 +319,7 @@ static __global__ void __launch_bounds__(BLOCK_THREADS, 1) pages_prefill_wgmma(A
     extern __shared__ __align__(1024) char stream[];
     StreamShared<D, C>                    *shared = (StreamShared<D, C> *)stream;
     constexpr bool                         CODED = sizeof(C) == 1;
-    int  b = blockIdx.z, head = blockIdx.x, g = head / a.group, t = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; /* longest first */
+    int  b = blockIdx.z, head = blockIdx.x, g = head / a.group, t = (int)(gridDim.y - 1 - blockIdx.y) * BLOCK_ROWS; /* most keys first */
     int  group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / MMA_THREADS, 0);
     bool has_room = attention_has_room(a, b);
     int  start = has_room ? a.pages.starts[b] : 0;

@@ -1,9 +1,9 @@
 /* Attention on the vector units, in fp32: for fp32 tensors, and for head dims that the matrix-unit kernels don't serve. Blocks of keys (or
- * queries) are loaded into shared memory; a warp takes ROWS queries (or keys). A lane is one key while scores are computed; it has head
- * dims lane, lane + 32, ... while sums are. Blocks outside a query's document are skipped.
+ * queries) are loaded into shared memory; a warp takes ROWS queries (or keys). While scores are computed a lane has one key (or query);
+ * while sums are computed it has head dims lane, lane + 32, ... Blocks outside a query's document are skipped.
  *
- * Sums of dbias: each warp has its own R sums in shared memory. Its lanes are keys at distances of their own, so they add to different
- * rows; only the first and the last row stand for many distances, and are summed over the warp first. Then the block adds its warps' sums,
+ * Sums of dbias: each warp has its own R sums in shared memory. Each lane has a key at another distance, so lanes add to different rows.
+ * Only the first and the last row stand for many distances; these two are summed over the warp first. Then the block adds its warps' sums,
  * and a second kernel adds the blocks' sums, always in one order. */
 #include "device/cuda/fp8.cuh"
 #include "device/cuda/vec_f16.cuh"

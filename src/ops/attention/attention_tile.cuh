@@ -26,8 +26,8 @@ static __device__ __forceinline__ float power_of_two(float x)
 
 static const float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
-/* Kernels work on products s = q k. The score is factor * s. With CAP, s is first replaced by t = tanh(inner s), and the score is
- * softcap * t; so only this function and a slope in backward depend on CAP. */
+/* Kernels work on products s = q k. The score is factor * s. With CAP, s is first replaced by t = tanh(inner s), and the score is softcap *
+ * t; so only operator() and a slope in backward depend on CAP. */
 template <bool CAP> struct ScoreOf {
     float factor, inner;
 
@@ -110,9 +110,9 @@ static __device__ __forceinline__ float finish_row(const AttentionDims &a, int h
 
 /* ---- bidirectional attention and biases ---- */
 
-/* Which keys a query attends, and whether scores have a bias: a constant of kernels, so that plain causal attention costs what it would
- * without the others. A pair of tokens attends in both directions or not at all: with doc_start, a document ends at the first token whose
- * doc_start is later. */
+/* Which keys a query attends, and whether scores have a bias: a compile-time constant, so that the other forms cost plain causal attention
+ * nothing. In bidirectional attention two tokens attend each other, or neither attends the other: with doc_start, a document ends at the
+ * first token whose doc_start is greater. */
 enum {
     FORM_CAUSAL, /* keys up to the query's own; no bias */
     FORM_OPEN,   /* bidirectional; no bias */
@@ -143,20 +143,20 @@ static __device__ __forceinline__ float product_bias(const AttentionDims &a, int
     return __fdividef(attention_bias(a, head, distance), a.scale);
 }
 
-/* Adds biases to products of queries and keys. diagonal: the bias of the lane's first product in its tile; biases of greater distances are
- * after it. TURNED: rows are keys, columns are queries. */
+/* Adds biases to products of queries and keys. diagonal: points to the bias of the lane's first product in its tile; biases of greater
+ * distances follow. TURNED: rows are keys, columns are queries. */
 template <bool TURNED, int N> static __device__ __forceinline__ void add_biases(float (&s)[N][4], const float *diagonal)
 {
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            int down = (e >> 1) * 8 - n * 8 - (e & 1); /* rows less columns */
+            int down = (e >> 1) * 8 - n * 8 - (e & 1); /* row minus column */
             s[n][e] += diagonal[TURNED ? -down : down];
         }
 }
 
-/* Rows less columns of the lane's first product in a tile; row: the warp's first. */
+/* Row minus column of the lane's first product in a tile. row: the warp's first row. */
 static __device__ __forceinline__ int lane_diagonal(int row)
 {
     int lane = threadIdx.x & 31;
@@ -165,8 +165,8 @@ static __device__ __forceinline__ int lane_diagonal(int row)
 
 enum { TILE_DISTANCES = 2 * TILE_ROWS };
 
-/* Biases of tiles of 64 x 64 pairs in shared memory, by distance. A thread fetches one number of the next tile while this tile is
- * multiplied. Nothing happens unless ON. */
+/* Biases of tiles of 64 x 64 pairs in shared memory, by distance. A thread fetches one bias of the next tile while this tile is multiplied.
+ * Without ON the functions do nothing. */
 template <bool ON> struct BiasTiles {
     float (*tiles)[TILE_DISTANCES];
     float fetched;
@@ -180,16 +180,16 @@ template <bool ON> struct BiasTiles {
     {
         if (ON && threadIdx.x < TILE_DISTANCES) tiles[stage][threadIdx.x] = fetched;
     }
-    /* row: the warp's first. */
+    /* row: the warp's first row. */
     template <bool TURNED> __device__ __forceinline__ void add(float (&s)[8][4], int stage, int row) const
     {
         if (ON) add_biases<TURNED>(s, tiles[stage] + TILE_ROWS - 1 + (TURNED ? -lane_diagonal(row) : lane_diagonal(row)));
     }
 };
 
-/* A block's sums of dbias by rows of the bias, in shared memory. A tile's ds are added along its diagonals, one thread a distance, in the
- * next tile's time; each tile's sum is added to its row by one thread. Only the first and the last row stand for many distances: a thread
- * keeps its own sums of these. So every sum has one order. */
+/* A block's sums of dbias by rows of the bias, in shared memory. A tile's ds are added up along diagonals while the next tile is computed:
+ * each thread sums one diagonal, which is one distance, and adds it to that distance's row. Only the first and the last row stand for many
+ * distances: each thread keeps its own sums for these two. So every sum has one order. */
 struct DistanceSums {
     enum { STRIDE = TILE_ROWS + 8 }; /* rows of ds: pairs of columns are stored without bank conflicts */
     float ds[TILE_ROWS][STRIDE], rows[ATTENTION_MOST_DISTANCES];
@@ -205,7 +205,7 @@ struct DistanceAdder {
     {
         for (int i = threadIdx.x; i < a.bias_rows; i += MMA_THREADS) sums->rows[i] = 0;
     }
-    /* Stores a warp's ds, of 16 queries from `row` of the tile on. rows: how many of the tile's queries there are. */
+    /* Stores a warp's ds, of 16 queries from `row` of the tile on. rows: how many of the tile's queries exist. */
     __device__ __forceinline__ void keep(const float (&ds)[8][4], int row, int rows, int distance_)
     {
         int lane = threadIdx.x & 31;
@@ -223,7 +223,7 @@ struct DistanceAdder {
     /* Adds the tile in sums->ds, after a barrier. */
     __device__ __forceinline__ void add(const AttentionDims &a)
     {
-        int   ahead = (int)threadIdx.x - (TILE_ROWS - 1), row = attention_bias_row(a, distance + ahead); /* ahead: rows less columns */
+        int   ahead = (int)threadIdx.x - (TILE_ROWS - 1), row = attention_bias_row(a, distance + ahead); /* ahead: row minus column */
         float sum = 0;
         for (int r = max(0, ahead); r < min(TILE_ROWS, TILE_ROWS + ahead); r++) sum += sums->ds[r][r - ahead];
         if (row == 0)
@@ -233,7 +233,7 @@ struct DistanceAdder {
         else
             sums->rows[row] += sum;
     }
-    /* Adds the last tile and stores the sums as those of the block's queries. */
+    /* Adds the last tile, and stores the block's sums in a->bias_parts. */
     __device__ __forceinline__ void store(const AttentionDims &a, int b, int head, int block, int blocks)
     {
         float *kept = &sums->ds[0][0], *to = a.bias_parts + (((int64_t)b * a.num_heads + head) * blocks + block) * a.bias_rows;
@@ -399,7 +399,7 @@ static __device__ __forceinline__ void key_gradients(float (&s)[8][4], float (&d
  * begin before the keys end. */
 static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, int row)
 {
-    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* numbers of tiles; the first tile always counts */
+    int least = 1, most = (a.len - row + TILE_ROWS - 1) / TILE_ROWS; /* bounds of the tile count, which is at least 1 */
     while (least < most) {
         int tiles = (least + most + 1) / 2, t = row + (tiles - 1) * TILE_ROWS;
         if (attention_first_key(a, b, t, t) < row + TILE_ROWS)

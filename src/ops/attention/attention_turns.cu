@@ -20,7 +20,7 @@ typedef struct Turns {
     int    key_blocks, query_tiles;
 } Turns;
 
-/* Keys and queries have D columns, values and do have E. Two stages come with run_early, else with run. */
+/* Keys and queries have D columns, values and do have E. With two stages the kernel uses run_early, with three it uses run. */
 template <int D, int E> struct TurnsShared {
     enum { STAGES = D + E <= 256 ? 3 : 2, DS_TILES = STAGES - 1 }; /* as many as fit */
     char     keys[GROUPS][SwizzledTile<D>::BYTES], values[GROUPS][SwizzledTile<E>::BYTES];
@@ -33,7 +33,8 @@ template <int D, int E> struct TurnsShared {
     uint64_t full[STAGES], free[STAGES];
 };
 
-/* For bidirectional attention and biases, after TurnsShared. BIASED has biases of 64 queries and the block's keys by distance. */
+/* State for bidirectional attention and biases, stored after TurnsShared. With FORM_BIASED it has the biases of 64 queries and the block's
+ * keys by distance. */
 template <int FORM, int STAGES> struct TurnsForm {
     enum { DISTANCES = TILE_ROWS + BLOCK_KEYS };
     int   first_query[BLOCK_KEYS]; /* the first query that attends a key; INT_MAX past the row's end */
@@ -278,7 +279,7 @@ static __device__ __forceinline__ void store_ds(char *ds, const uint32_t (&a)[4]
 
 /* Which keys and queries of a tile a thread computes. */
 struct Place {
-    int group, warp, row, key, col; /* row: the warpgroup's first key; key: the thread's, also key + 8; col: its first query */
+    int group, warp, row, key, col; /* row: warpgroup's first key; key, key + 8: thread's keys; col: thread's first query */
 
     __device__ __forceinline__ Place(int begin, int group_)
         : group(group_), warp((threadIdx.x >> 5) % MMA_WARPS), row(begin + group * TILE_ROWS),
@@ -528,8 +529,8 @@ template <int D, int E, bool CAP, int FORM> struct Multiplier {
         wgmma_commit();
     }
 
-    /* Scores s become weights p. Adds the tile to dv and stores ds. Unless FIRST, dk's products of the tile before, in `stage`, are in
-     * flight; they are ended. */
+    /* Scores s become weights p. Adds the tile to dv and stores ds. Unless FIRST, dk's products of the previous tile, in `stage`, are in
+     * flight; this waits for them. */
     template <bool FIRST> __device__ __forceinline__ void make_ds(int stage, int round)
     {
         uint32_t p[4][4];
@@ -558,9 +559,9 @@ template <int D, int E, bool CAP, int FORM> struct Multiplier {
         hold(dv);
     }
 
-    /* Another order of products, without biases, for sums dk and dv that leave registers for two tiles of 64 x 64 alone. dq is added while
-     * dk is multiplied, before the next tile's scores start. dk's products read ds from shared memory. ds is computed from the weights that
-     * dv's products read, which are rounded to bf16. */
+    /* Another order of products, for kernels without biases whose sums dk and dv leave registers for only two tiles of 64 x 64. dq is added
+     * while dk is multiplied, before the next tile's scores start. dk's products read ds from shared memory. ds is computed from the
+     * weights that dv's products read, which are rounded to bf16. */
     __device__ __forceinline__ void run_early()
     {
         phase_wait(&shared->full[0], 0);

@@ -49,8 +49,8 @@ static inline bool attention_forms_in_turns(const AttentionAttrs *attrs, int64_t
     return attention_turns_dims(attrs, v_dim) && !(attrs->softcap > 0) && (attrs->head_dim == 64 || !biased);
 }
 
-/* Sizes of the workspace's parts, in this order: delta (B,H,T) f32; taken: the number of blocks that began, then the finished turns of each
- * tile of queries, int; sum: dq of these tiles, f32. */
+/* Sizes of the workspace's parts, in this order: delta (B,H,T) f32; taken: int, the number of blocks that began, then the number of
+ * finished turns of each tile of queries; sum: f32, dq of each tile of queries. */
 typedef struct TurnsBytes {
     size_t delta, taken, sum;
 } TurnsBytes;

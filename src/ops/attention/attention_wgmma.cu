@@ -37,7 +37,7 @@ template <int STAGES> struct StreamBiases {
         for (int i = threadIdx.x % COPYING; i < DISTANCES; i += COPYING)
             at[stage][i] = product_bias(a, head, distance - (STREAM_KEYS - 1) + i);
     }
-    /* row: the warp's first, in the block. */
+    /* row: the warp's first row in the block. */
     __device__ __forceinline__ void add(float (&s)[16][4], int stage, int row) const
     {
         add_biases<false>(s, at[stage] + STREAM_KEYS - 1 + lane_diagonal(row));
@@ -73,7 +73,7 @@ static __device__ __forceinline__ int pair_range(const AttentionDims &a, int b, 
 
 /* In a block two warps load keys, two load values, and two warpgroups multiply, 64 queries each. */
 
-/* beside(key, stage): what else a stage is to hold. */
+/* beside(key, stage): loads what the stage holds besides the tile. */
 template <int D, int STAGES, typename B>
 static __device__ __forceinline__ void stream_tiles(const Heads &h, int b, int g, char (&tiles)[STAGES][2 * SwizzledTile<D>::BYTES],
                                                     uint64_t (&full)[STAGES], uint64_t (&free)[STAGES], int begin, int end, B beside)
@@ -108,7 +108,7 @@ template <int D, bool SHARED = (D > 128)> struct Queries {
 template <int D> struct Queries<D, true> {
     const char *q;
 
-    /* tile: the warpgroup's. */
+    /* tile: the warpgroup's own, in shared memory. */
     __device__ __forceinline__ Queries(const AttentionDims &a, int b, int row, int head, char *tile) : q(tile)
     {
         TileCopy<D>(a.q, b, head, threadIdx.x % MMA_THREADS).begin(tile, row, a.len);

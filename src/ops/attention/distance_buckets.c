@@ -9,7 +9,7 @@ static const AttrDef distance_buckets_attrs[] = {ATTR_INT(DistanceBucketsAttrs, 
                                                  ATTR_RARE(DistanceBucketsAttrs, bidirectional),
                                                  {0}};
 
-/* -> ids (1, len) i32. */
+/* No inputs -> ids (1, len) i32. */
 static Status distance_buckets_infer(Node *node)
 {
     const DistanceBucketsAttrs *attrs = node->attrs;

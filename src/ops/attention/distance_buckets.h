@@ -11,8 +11,8 @@
 #define BUCKET_FN static inline
 #endif
 
-/* The bucket of a distance from 0 on, among n: the first n / 2 buckets hold one distance each, the others grow logarithmically up to
- * `most`. The 1e-6 keeps rounding from putting a distance one bucket too low. */
+/* The bucket of a distance >= 0, among n buckets. The first n / 2 hold one distance each; the ranges of the others grow logarithmically up
+ * to distance `most`. The 1e-6 keeps rounding from putting a distance one bucket too low. */
 BUCKET_FN int64_t bucket_of_distance(int64_t distance, int64_t n, int64_t most)
 {
     int64_t exact = n / 2;

@@ -1,5 +1,5 @@
 /* Shared by qkv_norm_rope and its backward: a group of lanes of one warp has a head, each lane a pack of 16 bytes, so that the partner
- * element of a rotation is one shuffle away. Head sizes that don't fit this are computed by a warp a head, element by element. */
+ * element of a rotation is one shuffle away. Head sizes that don't fit this are computed element by element, by one warp a head. */
 #pragma once
 
 #include "ops/attrs.h"

@@ -81,7 +81,7 @@ VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x
     for (int64_t h = 0; h < heads; h++) {
         vec_ahead_floats(dtype, x, h * head_dim + ahead, head_dim);
         r[h] = norms ? rms_rstd(vec_row_squares(dtype, vec_at(x, dtype, h * head_dim), head_dim), head_dim, eps) : 1;
-        if (rstd) rstd[h] = r[h]; /* one by one: a copy of all would wait for the last store */
+        if (rstd) rstd[h] = r[h]; /* stored one by one: copying r afterwards would wait for its last store */
     }
     if (!y) return;
     for (int64_t h = 0, n; h < heads; h += n) {
@@ -177,7 +177,7 @@ VEC_WIDE_ROW void turn_rows_wide(int64_t head_dim, const KernelArgs *args, int64
                 r[n] = head_rstd(head_dim, x + k * cols + h * head_dim, attrs->eps);
                 if (rstd) rstd[n] = r[n];
             }
-            vec_ahead_floats(DT_F32, x, (k + 1) * cols - moved, moved); /* only v heads: others are read in order, so hardware prefetches */
+            vec_ahead_floats(DT_F32, x, (k + 1) * cols - moved, moved); /* only v heads: the hardware prefetches the others itself */
         }
 #pragma GCC unroll 1
         for (int64_t k = 0; k < rows; k++, x += cols, y += cols) {

@@ -19,7 +19,7 @@ VEC_ROW void rope_pair(DType dtype, DType to, bool norm, const void *x, void *y,
 }
 
 /* Rotates the pairs of `heads` contiguous heads, with `inverse` back; with `norm` x is multiplied by rstd[head] and w first. y, of dtype
- * `to`, may be x. cosines: `half` cosines, then as many sines. If head_dim is a compile-time constant the loops unroll, which is worth a
+ * `to`, may be x. cosines: `half` cosines, then `half` sines. If head_dim is a compile-time constant the loops unroll, which is worth a
  * third of the time. */
 VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const void *x, void *y, const float *w, const float *rstd,
                         int64_t heads, int64_t head_dim, const float *cosines, int64_t half)
@@ -29,7 +29,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     for (int64_t h = 0; h < heads; h++, x = vec_at(x, dtype, head_dim), y = vec_at_mut(y, to, head_dim)) {
         float   scale = norm ? rstd[h] : 1;
         int64_t i = 0;
-        if (dtype == DT_F32 && to == DT_F32 && norm) { /* here vectors are as wide as AVX-512's; without a norm that gains too little */
+        if (dtype == DT_F32 && to == DT_F32 && norm) { /* in vectors as wide as AVX-512's, which gain too little without a norm */
             VEC_LOOP
             for (; i < half; i++) rope_pair(dtype, to, norm, x, y, w, scale, cosines[i], sign * sines[i], i, half);
             continue;
@@ -52,7 +52,7 @@ VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const vo
     }
 }
 
-/* Calls `row` by VEC_OF or VEC_OF_ANY (`of`) with head_dim as its second argument, as a compile-time constant if it is 64 or 128. */
+/* Calls `row` through `of`, which is VEC_OF or VEC_OF_ANY. Its second argument is head_dim, a compile-time constant if it is 64 or 128. */
 #define ROPE_OF(of, head_dim, row, dtype, ...) \
     do { \
         if ((head_dim) == 64) \

@@ -7,7 +7,7 @@ static const AttrDef rope_table_attrs[] = {
     ATTR_FLOAT(RopeTableAttrs, scale, 1), ATTR_LIST(RopeTableAttrs, frequencies), {0},
 };
 
-/* -> table (len, head_dim) f32. */
+/* No inputs -> table (len, head_dim) f32. */
 static Status rope_table_infer(Node *node)
 {
     const RopeTableAttrs *attrs = node->attrs;

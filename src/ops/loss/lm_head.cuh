@@ -16,7 +16,7 @@ typedef struct LmHead {
     float         *losses;  /* NULL: not wanted */
     float         *hits;    /* NULL: not wanted */
     bool           accumulate;
-    int64_t        chunks; /* least_chunks of lm_head_chunk_rows */
+    int64_t        chunks; /* argument least_chunks of lm_head_chunk_rows */
     float          softcap;
     bool           sums_apart; /* dw of all chunks is summed in the workspace in fp32, and rounded once */
 } LmHead;

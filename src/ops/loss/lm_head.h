@@ -13,7 +13,7 @@ typedef struct LmHead {
     const float   *dlosses;    /* (N); NULL: only losses are computed */
     float         *losses;     /* (N); NULL: not wanted */
     float         *hits;       /* (N), as in cross_entropy; NULL: not wanted */
-    bool           accumulate; /* dw += */
+    bool           accumulate; /* dw is added to, not replaced */
     float          softcap;    /* cap of logits; 0: none */
     bool           narrow;     /* dlogits are rounded to bf16, the dtype of x and w: products of two bf16 operands are faster */
 } LmHead;

@@ -9,7 +9,7 @@
 #include <float.h>
 
 enum {
-    CHUNK_FLOATS = 1 << 25, /* logits of a chunk, 128 MiB: enough rows to be worth reading w, for many workers too */
+    CHUNK_FLOATS = 1 << 25, /* floats of a chunk's logits, 128 MiB: enough rows for reading w to pay, with many workers too */
     LEAST_ROWS = 64,
     MOST_ROWS = 1024,
     ROWS_PER_TASK = 4,
@@ -270,7 +270,7 @@ void lm_head_run(const LmHead *h, ThreadPool *pool, void *workspace)
     int64_t    step = h->rows ? rows_of_chunk(h) : 1;
     float     *logits = workspace, *sum = sums_apart(h) ? logits + logits_floats(h) : h->dw.data;
     void      *scratch = logits + (h->rows ? logits_floats(h) + sum_floats(h) : 0);
-    bool       holds = h->accumulate && !sums_apart(h); /* sum holds values to add to */
+    bool       holds = h->accumulate && !sums_apart(h); /* `sum` already holds values that chunks are added to */
     TensorView total = {sum, type_as(&h->w.type, DT_F32)};
     for (int64_t row = 0; row < h->rows; row += step) {
         ChunkJob job = {.head = h, .row = row, .rows = min_i64(step, h->rows - row), .logits = logits};

@@ -1,7 +1,7 @@
-/* Linear layers of a matrix that is kept as codes, over the last dim. For few rows, the cost is reading a byte for each weight.
+/* Linear layers of a matrix that is kept as codes, over the last dim. With few rows the time is that of reading one byte for each weight.
  *
  * int8_linear: y = scale * (x codes^T) + bias, with a scale for each row of the matrix (ops/lowbit/int8.h). Codes are exact in every float
- * format: sums are those of a product with whole numbers, and are multiplied by the scale once they are complete.
+ * format: x is multiplied by whole numbers, and complete sums are multiplied by the scale.
  *
  * fp8_tiles_linear: y = x w^T + bias, of e4m3 codes with scales of tiles. w = codes * scale is rounded to x's dtype: the bits of
  * fp8_tiles_dequantise followed by linear.
@@ -24,8 +24,8 @@ static Status infer_codes_of(const Node *node, DType dtype)
     return infer_input(node, CODED_W, "codes", DT_SET(dtype), DIMS(-1, type_cols(&node->in[CODED_X]->type)));
 }
 
-/* [bias (M)], [norm (K)], [residual (...,K)] -> y (...,M) of attribute dtype, else x's; gated: (...,M / 2), without a bias; [s (...,K),
- * with a residual]. */
+/* Inputs and outputs of both ops, besides x, codes and scales: [bias (M)], [norm (K)], [residual (...,K)] -> y (...,M) of attribute dtype,
+ * else x's; gated: (...,M / 2), without a bias; [s (...,K), with a residual]. */
 static Status infer_result(Node *node)
 {
     const CodedLinearAttrs *attrs = node->attrs;
@@ -43,7 +43,7 @@ static Status infer_result(Node *node)
     return rows_infer_norm(node, CODED_NORM);
 }
 
-/* scale f32 (M). */
+/* x, codes, scale f32 (M), then as in infer_result. */
 static Status int8_linear_infer(Node *node)
 {
     TRY(infer_codes_of(node, DT_I8));
@@ -51,7 +51,7 @@ static Status int8_linear_infer(Node *node)
     return infer_result(node);
 }
 
-/* scale f32 (M / 128, K / 128), quotients rounded up. */
+/* x, codes, scale f32 (M / 128, K / 128; quotients rounded up), then as in infer_result. */
 static Status fp8_tiles_linear_infer(Node *node)
 {
     TRY(infer_codes_of(node, DT_E4M3));
@@ -97,7 +97,7 @@ static RowsFused coded_fused(const KernelArgs *args)
         NodeArgs storage; \
         Gemm     g; \
         OpCost   cost = gemms_cost(&g, op##_noted(node_args(node, &storage), &g)); \
-        if (((const CodedLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* y: half of it */ \
+        if (((const CodedLinearAttrs *)node->attrs)->gated) cost.bytes -= (double)type_bytes(&node->out[0]->type); /* only y is stored */ \
         return cost; \
     } \
     static size_t op##_workspace(const Node *node, int num_workers) \

@@ -2,7 +2,7 @@
  * unless few_rows_codes_one.cu serves them, are computed an element a thread.
  *
  * int8_linear of many rows: codes are decoded to x's dtype in scratch, and multiplied as any matrix. The fp32 sums of some rows at a time
- * are then multiplied by the scales. A row has the same bits both ways. */
+ * are then multiplied by the scales. A row has the same bits with few rows and with many. */
 #include "ops/lowbit/int8.cuh"
 #include "ops/elementwise/gated.cuh"
 #include "ops/products/coded_linear.h"
@@ -30,7 +30,7 @@ static RowsFusion fusion_of(const KernelArgs *args)
     return fusion;
 }
 
-/* If gated, reduces the product's columns to y's. */
+/* If gated: sets g's n to the number of y's columns. */
 static void gate_product(const KernelArgs *args, Gemm *g)
 {
     if (((const CodedLinearAttrs *)args->attrs)->gated) g->n /= 2;

@@ -7,20 +7,20 @@
 enum { CODED_NORM = CODED_BIAS + 1, CODED_RESIDUAL };
 
 typedef struct CodedLinearAttrs {
-    int64_t dtype; /* of y; 0: x's */
+    int64_t dtype; /* dtype of y; 0: x's dtype */
     bool    gated; /* y = silu(gate) * up, of packed gate and up, as in swiglu */
     bool    gelu;  /* gelu by tanh in place of silu */
-    double  eps;   /* of the norm */
+    double  eps;   /* epsilon of the norm */
     double  offset;
 } CodedLinearAttrs;
 
-enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* CODED_WHOLE: k is a multiple of it */
+enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* CODED_WHOLE: k is a multiple of this */
 
-/* Rows of y whose sums a GPU keeps at a time, if there are more. */
+/* INT8_PIECE_ROWS: the most rows of y whose sums a GPU keeps at a time. */
 enum { INT8_PIECE_ROWS = 512, INT8_ALIGN = 256 };
 
-/* A GPU's scratch for many rows, as byte offsets: first the products' own scratch, then codes decoded to x's dtype, then sums. bytes: of
- * all. */
+/* A GPU's scratch for many rows, as byte offsets: first the products' own scratch, then codes decoded to x's dtype, then sums. bytes: total
+ * size. */
 typedef struct Int8Scratch {
     size_t numbers, sums, bytes;
 } Int8Scratch;
@@ -30,7 +30,7 @@ static inline size_t int8_aligned(size_t bytes)
     return (bytes + INT8_ALIGN - 1) / INT8_ALIGN * INT8_ALIGN;
 }
 
-/* The rows of the next piece; rows: those that are left. */
+/* Returns the number of rows of the next piece. rows: how many rows are left. */
 static inline int64_t int8_piece(int64_t rows)
 {
     const int64_t most = INT8_PIECE_ROWS;
@@ -58,7 +58,7 @@ static inline bool coded_is_fused(const KernelArgs *args)
     return ((const CodedLinearAttrs *)args->attrs)->gated || rows_is_normed(args, CODED_NORM);
 }
 
-/* Codes (M,K) that GPUs of compute capability 9.0 multiply by one row of bf16 with a fused SwiGLU, or with a fused norm. */
+/* Limits of codes (M,K) that GPUs of compute capability 9.0 multiply with one row of bf16 and a fused SwiGLU, or a fused norm. */
 enum { CODED_ALONG = 128, CODED_MOST_NORMED = 8192, CODED_MOST_ALONG = 32768 };
 static inline bool coded_gated_fits(const TensorType *codes)
 {

@@ -12,7 +12,7 @@ static const AttrDef dora_dm_attrs[] = {ATTR_DTYPE(ColSumAttrs, dw_dtype), {0}};
 enum { Y, M, NORM, BIAS };
 enum { IN_DY, IN_Y, IN_NORM, IN_ACC };
 
-/* y (...,C), m (C), norm f32 (C), [bias (C)] -> of y's type. */
+/* y (...,C), m (C), norm f32 (C), [bias (C)] -> y' of y's type. */
 static Status dora_infer(Node *node)
 {
     TRY(infer_float(node, Y, "y", 2));

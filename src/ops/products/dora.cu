@@ -1,5 +1,5 @@
-/* dora and dora_dm on CUDA. dora: a thread takes 16 bytes of a row at a time, or one element where rows aren't whole packs. dora_dm: chunks
- * of rows to partial sums in workspace, added in order; coalesced along columns. */
+/* dora and dora_dm on CUDA. dora: a thread takes 16 bytes of a row at a time, or one element where rows aren't whole packs. dora_dm: each
+ * chunk of rows gives partial sums in the workspace, which are added in order. Loads are coalesced along columns. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 

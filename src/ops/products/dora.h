@@ -1,4 +1,4 @@
-/* What DoRA's kernels share. */
+/* Shared by DoRA's kernels. */
 #pragma once
 
 #define DORA_LEAST_NORM 1e-30f /* the smallest norm that dora_norm returns */

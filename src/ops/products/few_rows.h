@@ -4,13 +4,12 @@
 #include "device/cuda/kernel.h"
 #include "device/gemm.h"
 
-/* Whether the product is of this kind, for any number of rows. */
+/* Whether the product has rows_alone, and shapes, dtypes and alignment that few_rows.cu computes; m may be any number of rows. */
 bool   few_rows_operands_fit(const Gemm *gemm);
 bool   few_rows_fit(const Gemm *gemm);
 Status few_rows_run(const Gemm *gemm, void *stream);
 
-/* How the one row x of a product is normed before the product: the norm of x, or of its sum with a residual. Pointers are multiples of 16
- * bytes. */
+/* The norm of a product's single row, computed before the product: of x, or of x + residual. Pointers are aligned to 16 bytes. */
 typedef struct RowsNorm {
     const void *x, *w, *residual; /* residual NULL: none */
     void       *sum;              /* NULL: not wanted */
@@ -29,7 +28,7 @@ typedef struct RowsFusion {
     const RowsNorm *norm; /* norm of a, which has one row and satisfies rows_norm_fits; NULL: none */
 } RowsFusion;
 
-/* For GPUs of compute capability 9.0 and later whose blocks may have this many bytes of shared memory; those of 12.0 have less. */
+/* Bytes of shared memory that a block of few_rows_bulk.cu may need. GPUs of compute capability 9.0 and later have as many, except 12.0. */
 enum { FEW_ROWS_BULK_SHARED = 220 << 10 };
 static inline bool few_rows_bulk_serves(const CudaDevice *device)
 {
@@ -41,8 +40,8 @@ static inline bool few_rows_bulk_serves(const CudaDevice *device)
 bool   few_rows_bulk_fit(const Gemm *gemm);
 Status few_rows_bulk_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, void *stream);
 
-/* Products of few_rows_operands_fit with 17 and more rows, whose chains take longer than reading b^T, by warpgroups (few_rows_group.cu):
- * with the same bits, faster still. processors: multiprocessors of the GPU. */
+/* Products of few_rows_operands_fit with 17 and more rows, whose chains take longer than reading b^T. Warpgroups compute them
+ * (few_rows_group.cu), with the same bits and faster than few_rows_bulk.cu. processors: multiprocessors of the GPU. */
 bool   few_rows_group_fit(const Gemm *gemm, const RowsFusion *fusion, int processors);
 Status few_rows_group_run(const Gemm *gemm, int64_t w_rows, const RowsFusion *fusion, int processors, void *stream);
 

@@ -20,7 +20,7 @@
 #include "ops/products/normed_row.cuh"
 
 enum {
-    ALONG = TENSOR_MAP_INNER, /* k is a multiple of it */
+    ALONG = TENSOR_MAP_INNER, /* k is a multiple of this */
     ROW_BYTES = ALONG * 2,
     CHUNKS = ROW_BYTES / 16,
     STEP = 32,
@@ -33,15 +33,15 @@ enum {
     PHASES_BYTES = (2 * MOST_SLOTS + MOST_WARPS * W_SLOTS) * 8,
 };
 
-/* Bytes of shared memory of a block: if another launch's block shares the multiprocessor, and alone. */
+/* Bytes of shared memory of a block: SHARED_BESIDE if another launch's block shares the multiprocessor, else SHARED_ALONE. */
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
 struct BulkJob {
     CUtensorMap     x_map, w_map; /* dims (64, rows, 1 or 2 for gate and up, k / 64) */
     int64_t         c_stride;
     GemmOperand     c, bias;
-    int             m, n, w_rows, blocks;     /* blocks: of k */
-    int             parts, part, pieces;      /* parts of k; blocks and pieces of a part */
+    int             m, n, w_rows, blocks;     /* blocks: number of blocks along k */
+    int             parts, part, pieces;      /* parts: parts of k; part: blocks of a part; pieces: pieces of a part */
     int             x_bytes, sums_at;         /* bytes of all slots of x; offset of the sums of parts */
     const uint16_t *x;                        /* x, if it has a single row */
     int             rounds, x_slots, w_slots; /* tiles of a warp; slots of x; slots of w of each warp */
@@ -49,10 +49,10 @@ struct BulkJob {
     bool            as_pairs; /* sums are stored plain or with a bias, and pairs of them are aligned as pairs */
     float           alpha;
     bool            gated, gelu; /* w is gate and up; each of c's n columns is made of both */
-    RowsNorm        norm;        /* of a single row; norm.w NULL: none */
+    RowsNorm        norm;        /* norm of a single row; norm.w NULL: none */
 };
 
-/* Products with the same x. Tiles of the second one begin at column `second` of the columns of both, a multiple of a tile. */
+/* Products with the same x. Columns of both are numbered as one sequence; the second one's begin at `second`, a multiple of a tile. */
 template <int COUNT> struct BulkJobs {
     BulkJob of[COUNT];
     int     second;
@@ -63,7 +63,7 @@ template <int COUNT> struct BulkJobs {
     }
 };
 
-/* Keeps a value in a register: the compiler would compute it again for each step. */
+/* Keeps a value in a register; otherwise the compiler would compute it again for each step. */
 static __device__ __forceinline__ uint32_t kept(uint32_t number)
 {
     asm volatile("" : "+r"(number));
@@ -89,7 +89,7 @@ struct LaneReads {
 template <typename T, int MT, int NT, int XR> struct BulkOperands {
     uint32_t x[STEP / 16][MT][4], w[NT][4];
 
-    /* half: of the blocks at these addresses */
+    /* half: which half of the blocks at these addresses */
     __device__ __forceinline__ void take(uint32_t x_block, uint32_t w_block, const LaneReads &reads, int half)
     {
 #pragma unroll
@@ -124,7 +124,7 @@ template <typename T> static __device__ __forceinline__ float finished(const Bul
     return value;
 }
 
-/* Stores columns col, an even one, and col + 1. */
+/* Stores columns col, which is even, and col + 1. */
 template <typename T> static __device__ __forceinline__ void put_two(const BulkJob &job, int row, int col, float left, float right)
 {
     int64_t at = job.c.offset + row * job.c_stride + col;
@@ -159,7 +159,7 @@ template <typename T, int MT, int NT> static __device__ __forceinline__ void add
     }
 }
 
-/* Stores a warp's tile; row, col: this lane's first. */
+/* Stores a warp's tile. row, col: this lane's first row and column. */
 template <typename T, int MT, int NT>
 static __device__ __forceinline__ void put_tile(const BulkJob &job, int row, int col, float (&c)[NT][MT][4])
 {
@@ -217,12 +217,12 @@ struct Walk {
     }
 };
 
-/* Shared memory of the block, by addresses; slots begin at multiples of 1024 bytes. XR, WR: rows of x and of w in a slot; BLOCKS: of a
- * piece. */
+/* Shared memory of the block, by addresses; slots begin at multiples of 1024 bytes. XR, WR: rows of x and of w in a slot; BLOCKS: blocks of
+ * a piece. */
 template <int XR, int WR, int BLOCKS> struct BulkShared {
     enum { X_BYTES = BLOCKS * XR * ROW_BYTES, W_BYTES = BLOCKS * WR * ROW_BYTES };
-    uint64_t *x_full, *x_free, *w_full; /* w_full: of this warp */
-    uint32_t  x, w;                     /* w: of this warp */
+    uint64_t *x_full, *x_free, *w_full; /* w_full: barriers of this warp's slots */
+    uint32_t  x, w;                     /* w: this warp's slots */
 
     __device__ __forceinline__ BulkShared(char *memory, const BulkJob &job, int warp)
     {
@@ -231,7 +231,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         w = x + job.x_bytes + warp * job.w_slots * W_BYTES;
     }
 
-    /* By one lane of each warp; the last warp is the one that loads x. */
+    /* Called by one lane of each warp; the last warp is the one that loads x. */
     __device__ __forceinline__ void begin(const BulkJob &job, bool is_x, int tiles) const
     {
         for (int i = 0; i < (is_x ? job.x_slots : job.w_slots); i++) phases_init(is_x ? &x_full[i] : &w_full[i], 1);
@@ -248,7 +248,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
                  &w_full[walk.slot]);
     }
 
-    /* Loads all pieces of x, once if they stay, else in every round: the first pieces of all parts before the second ones. By one
+    /* Loads all pieces of x, once if they stay, else in every round: the first pieces of all parts before the second ones. Called by one
      * thread. */
     __device__ __forceinline__ void bring_x(const BulkJob &job, int first_row) const
     {
@@ -397,11 +397,11 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
 /* ---- launches ---- */
 
 typedef struct BulkGrid {
-    int blocks, groups, warps, rounds; /* groups: of rows of x */
+    int blocks, groups, warps, rounds; /* groups: groups of rows of x */
 } BulkGrid;
 
-/* As many warps as let each have a part of one tile, up to `most` a block; beyond that several tiles a warp, equally many in each block.
- * cols: of both products. */
+/* Chooses the grid: each warp computes a part of one tile if `most` warps a block suffice for that; else each warp has several tiles, the
+ * same number in each block. cols: columns of all products; least: fewest warps of a block. */
 static BulkGrid grid_of(const BulkJob *job, int64_t cols, int x_rows, int w_rows, int least, int most, int processors)
 {
     BulkGrid grid = {};
@@ -415,8 +415,8 @@ static BulkGrid grid_of(const BulkJob *job, int64_t cols, int x_rows, int w_rows
     return grid;
 }
 
-/* Divides shared memory and returns its bytes. Rows of x stay if they leave room for two pieces a warp. x_bytes, w_bytes: of a piece of x,
- * and of a piece of one warp's w; sum_bytes: of a warp's sums. */
+/* Divides shared memory and returns its bytes. Rows of x stay if they leave room for two pieces a warp. x_bytes: of a piece of x; w_bytes:
+ * of a piece of w, for one warp; sum_bytes: of one warp's sums. */
 static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t x_bytes, size_t w_bytes, size_t sum_bytes)
 {
     size_t w_piece = grid->warps * w_bytes, fixed = PHASES_BYTES + (job->parts > 1 ? grid->warps * sum_bytes : 0);
@@ -449,7 +449,7 @@ static Status map_rows(const GemmOperand *rows, int64_t count, int halves, int64
     return cuda_tensor_map((const bf16 *)rows->data + rows->offset, &shape, out);
 }
 
-/* Uses fewer warps if there isn't room for two pieces of each: a chain needs the next piece before it has finished one. */
+/* Uses fewer warps until each has room for two pieces of w: a chain needs the next piece before it has finished one. */
 template <typename T, int MT, int NT, int XR, int BLOCKS, int COUNT>
 static Status launch(const Gemm *g, BulkJobs<COUNT> *jobs, int least, int most, int processors, cudaStream_t stream)
 {

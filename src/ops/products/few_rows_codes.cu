@@ -21,7 +21,7 @@
 #include "ops/products/codes.cuh"
 
 enum {
-    ROW_BYTES = 128, /* bytes of a row of a block */
+    ROW_BYTES = 128, /* bytes of one row of a block */
     CHUNKS = ROW_BYTES / 16,
     X_ALONG = ROW_BYTES / 2,
     MOST_ROWS = 64,
@@ -35,25 +35,26 @@ enum {
     PHASES_BYTES = 2048,
 };
 
-/* Bytes of a multiprocessor's shared memory that the driver keeps, at least, if two blocks share it. */
+/* If two blocks share a multiprocessor, the driver keeps at least this many bytes of its shared memory. */
 enum { SHARED_KEPT = 2 << 10 };
 
-/* Bytes that a block needs for more than 32 rows of x, or for 32 rows in long pieces; with less, two blocks share 64 rows. */
+/* Bytes of shared memory that a block needs for 64 rows of x, or for 32 rows in pieces of 4 blocks. On GPUs with less, a block takes at
+ * most 32 rows. */
 enum { SHARED_OF_64 = 160 << 10 };
 
 struct CodesJob {
-    CUtensorMap    x_map, w_map; /* dims (64, rows, k / 64), (64 pairs, rows, k / 128) */
+    CUtensorMap    x_map, w_map; /* x_map: dims (64, rows, k / 64); w_map: dims (64 pairs, rows, k / 128) */
     const bf16    *x;
     const uint8_t *w;
     const float   *scale;
     int64_t        x_stride, w_stride, c_stride, scale_stride;
     GemmOperand    c, bias;
-    int            m, n, k, pieces, blocks;  /* pieces: of k; blocks: of the last piece */
+    int            m, n, k, pieces, blocks;  /* pieces: number of pieces along k; blocks: blocks of the last piece */
     int            rounds, x_slots, w_slots; /* tiles of a warp; slots of x; slots of w of each warp */
     bool           x_stays, w_constant, by_boxes, has_bias;
 };
 
-/* Keeps a value in a register: the compiler would compute it again for each step. */
+/* Keeps a value in a register; otherwise the compiler would compute it again for each step. */
 static __device__ __forceinline__ uint32_t kept(uint32_t number)
 {
     asm volatile("" : "+r"(number));
@@ -108,7 +109,7 @@ template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
             for (int t = 0; t < XT; t++) x[s][t] = shared_pair(block + reads.x[pair * 2 + s] + t * (8 * ROW_BYTES));
     }
 
-    /* words: of four steps; pair: which two of them */
+    /* words: codes of four steps; pair: which two of the steps */
     __device__ __forceinline__ void make(const uint32_t (&words)[W8][4], float scale, int pair, int s)
     {
 #pragma unroll
@@ -234,12 +235,12 @@ struct CodesWalk {
     }
 };
 
-/* Shared memory of the block, by addresses; slots begin at multiples of 1024 bytes. XR, WR: rows of x and of w in a slot; BLOCKS: of a
- * piece of w, which has twice as many for x. */
+/* Shared memory of the block, by addresses; slots begin at multiples of 1024 bytes. XR, WR: rows of x and of w in a slot; BLOCKS: blocks of
+ * a piece of w; a piece of x has twice as many. */
 template <int XR, int WR, int BLOCKS> struct CodesShared {
     enum { X_BLOCK = XR * ROW_BYTES, W_BLOCK = WR * ROW_BYTES, X_BYTES = 2 * BLOCKS * X_BLOCK, W_BYTES = BLOCKS * W_BLOCK };
-    uint64_t *x_full, *x_free, *w_full, *w_free; /* w_full, w_free: of this warp */
-    uint32_t  x, w;                              /* w: of this warp */
+    uint64_t *x_full, *x_free, *w_full, *w_free; /* w_full, w_free: barriers of this warp's slots */
+    uint32_t  x, w;                              /* w: this warp's slots */
 
     __device__ __forceinline__ CodesShared(char *memory, const CodesJob &job, int warp)
     {
@@ -249,7 +250,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         w = x + (job.x_slots * X_BYTES + 1023) / 1024 * 1024 + warp * job.w_slots * W_BYTES;
     }
 
-    /* By one lane of each warp that multiplies, and of the warp that loads x. */
+    /* Called by one lane of each warp that multiplies, and of the warp that loads x. */
     __device__ __forceinline__ void begin(const CodesJob &job, bool is_x, int warps) const
     {
         int arrivals = job.by_boxes ? 1 : 32;
@@ -273,7 +274,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         copies_arrive(full);
     }
 
-    /* Loads a piece of w, by this warp's lanes. */
+    /* Loads a piece of w. Called by all lanes of the warp that multiplies it. */
     __device__ __forceinline__ void bring_w(const CodesJob &job, const CodesWalk &walk) const
     {
         int rows = max(0, job.n - walk.n);
@@ -281,8 +282,8 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
                          walk.piece * BLOCKS, &w_full[walk.slot]);
     }
 
-    /* Loads all pieces of all warps, by one thread; this object is the first warp's. apart: rows of w from a warp's tile to the next
-     * warp's. */
+    /* Loads all pieces of w, for all warps. Called by one thread, on the first warp's object. apart: rows of w from a warp's tile to the
+     * next warp's. */
     __device__ __forceinline__ void bring_boxes(const CodesJob &job, int from, int apart, int warps) const
     {
         CodesWalk walk(from);
@@ -312,7 +313,7 @@ template <int XR, int WR, int BLOCKS> struct CodesShared {
         }
     }
 
-    /* Loads all pieces of x, once if they stay, else in every round; by one warp. */
+    /* Loads all pieces of x, once if they stay, else in every round. Called by one warp. */
     __device__ __forceinline__ void bring_rows(const CodesJob &job, int first_row) const
     {
         int       count = job.x_stays ? job.pieces : job.pieces * job.rounds;
@@ -425,7 +426,8 @@ typedef struct CodesGrid {
     int blocks, warps, rounds;
 } CodesGrid;
 
-/* Blocks for all multiprocessors, and as many warps as let each have one tile, up to `most` a block; beyond that several tiles a warp. */
+/* Chooses the grid: blocks for all multiprocessors, and one tile a warp if `most` warps a block suffice for that, else several tiles a
+ * warp. */
 static CodesGrid grid_of(int64_t tiles, int most, int processors)
 {
     CodesGrid grid;
@@ -435,8 +437,8 @@ static CodesGrid grid_of(int64_t tiles, int most, int processors)
     return grid;
 }
 
-/* Divides shared memory and returns its bytes. Rows of x stay if they leave room for GOOD_SLOTS pieces a warp. x_bytes, w_bytes: of a piece
- * of x, and of a piece of one warp's w. */
+/* Divides shared memory and returns its bytes. Rows of x stay if they leave room for GOOD_SLOTS pieces a warp. x_bytes: of a piece of x;
+ * w_bytes: of a piece of w, for one warp. */
 static size_t plan_shared(CodesJob *job, const CodesGpu *gpu, int warps, int x_bytes, int w_bytes)
 {
     int beside = (gpu->shared - SHARED_KEPT) / 2, w_piece = warps * w_bytes, good = PHASES_BYTES + GOOD_SLOTS * w_piece;

@@ -34,13 +34,13 @@ enum {
     ONE_THREADS = MMA_THREADS + 32,
     MOST_ALONG = 32768,
     ROW_PACKS = 12, /* packs of x that a thread loads at a time */
-    NORM_PACKS = 4, /* packs of the row that is normed, at a time */
+    NORM_PACKS = 4, /* packs of the normed row that a thread loads at a time */
 };
 
-/* Bytes of shared memory of a block: if another launch's block shares the multiprocessor, and alone. */
+/* Bytes of shared memory of a block: SHARED_BESIDE if another launch's block shares the multiprocessor, else SHARED_ALONE. */
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
-/* W: rows of w for a column: 1, or 2 (gate and up). Sizes of a stage: blocks, codes of a row, units, bytes. */
+/* W: rows of w for one column of c: 1, or 2 (gate and up). Sizes of a stage: blocks, codes of a row, units, bytes. */
 template <int W> struct OneSizes {
     enum {
         BLOCKS = 4 / W,
@@ -56,10 +56,10 @@ struct OneJob {
     const float *scale;
     int64_t      scale_stride;
     GemmOperand  c, bias;
-    int          n, k, pieces, rounds, slots; /* n: columns of c; pieces: of k; rounds: tiles of a block; slots: of stages */
-    int          x_at, norm_at, scale_at;     /* offsets in shared memory: x; the row to norm, then the norm's weights; scales of tiles */
-    bool         w_constant, has_bias, gelu;
-    RowsNorm     norm; /* norm.w NULL: none */
+    int n, k, pieces, rounds, slots; /* n: columns of c; pieces: stages along k; rounds: tiles of a block; slots: stages in shared memory */
+    int x_at, norm_at, scale_at;     /* offsets in shared memory: x; the row to norm, then the norm's weights; scales of tiles */
+    bool     w_constant, has_bias, gelu;
+    RowsNorm norm; /* norm.w NULL: none */
 };
 
 #if HAS_WGMMA
@@ -104,7 +104,7 @@ template <int W> struct OneShared {
         publish_phases();
     }
 
-    /* Loads all stages of all tiles; by one thread. */
+    /* Loads all stages of all tiles. Called by one thread. */
     __device__ __forceinline__ void bring(const OneJob &job) const
     {
         if (!job.w_constant) await_launches();
@@ -136,7 +136,7 @@ template <int W> struct OneShared {
             if (c + i * MMA_THREADS * 8 < job.k) put(job, c + i * MMA_THREADS * 8, packs[i]);
     }
 
-    /* Stores x, normed if asked for, and zeros behind it; by all threads that multiply. */
+    /* Stores x, normed if asked for, and zeros behind it. Called by all threads that multiply. */
     __device__ __forceinline__ void take_x(const OneJob &job) const
     {
         if (job.norm.w) {
@@ -223,7 +223,7 @@ template <int W> struct OneWords {
 template <typename Codes, int W> struct OneOperands {
     uint32_t a[STEPS][4];
 
-    /* zeros: address of 2 STEPS zeros, loaded so that the compiler keeps each in its register and doesn't make it again */
+    /* zeros: address of 2 * STEPS zeros. They are loaded so that the compiler keeps each in a register instead of making it again. */
     __device__ __forceinline__ void clear(uint32_t zeros)
     {
 #pragma unroll
@@ -281,7 +281,7 @@ static __device__ __forceinline__ void make_tiles(const OneJob &job, const OneSh
         for (int piece = 0; piece < job.pieces; piece++, q++, right += Sizes::UNITS * STEPS * (STEP_BYTES / 16)) {
             int  next = slot + 1 == job.slots ? 0 : slot + 1;
             bool more = q < last;
-            /* after the last stage: any stage, which isn't multiplied */
+            /* after the last stage: reads any stage, and doesn't multiply it */
             uint32_t stage = shared.stage(slot), next_stage = more ? shared.stage(next) : stage;
             parity ^= next == 0;
 #pragma unroll
@@ -291,7 +291,7 @@ static __device__ __forceinline__ void make_tiles(const OneJob &job, const OneSh
                 words.take(beyond ? next_stage : stage, beyond ? 0 : unit + 1, reads);
                 take_scale<Codes, W>(scale, scales, beyond && !more ? 0 : q * Sizes::BLOCKS + (unit + 1) * STEPS / 8);
                 operands[unit & 1].add(c, right + unit * STEPS * (STEP_BYTES / 16));
-                wgmma_wait<1>(); /* the products of the unit before, which read these registers */
+                wgmma_wait<1>(); /* waits for the previous unit's products, which read these registers */
                 operands[(unit + 1) & 1].make(words, scale);
             }
             __syncwarp(); /* all lanes have read this stage */
@@ -347,7 +347,7 @@ static Status map_codes(const Gemm *g, int halves, int blocks, CUtensorMap *out)
     return cuda_tensor_map((const char *)g->b.data + g->b.offset, &shape, out);
 }
 
-/* Bytes of shared memory without stages. halves: of w, 1, or 2 for gate and up */
+/* Bytes of shared memory without stages. halves: parts of w: 1, or 2 for gate and up */
 static size_t fixed_bytes(const Gemm *g, int halves, bool has_norm, int rounds)
 {
     int64_t along = halves == 2 ? (int)OneSizes<2>::ALONG : (int)OneSizes<1>::ALONG, whole = cuda_div_up(g->k, along) * along;
@@ -355,7 +355,7 @@ static size_t fixed_bytes(const Gemm *g, int halves, bool has_norm, int rounds)
     return PHASES_BYTES + x + norm + (size_t)(rounds * whole / ROW_BYTES * halves) * sizeof(float);
 }
 
-/* A block for each tile if two blocks on each multiprocessor suffice; else one block on each, with several tiles. */
+/* Returns the number of blocks: one for each tile if two blocks on each multiprocessor suffice; else one on each, with several tiles. */
 static int blocks_of(const Gemm *g, int processors)
 {
     int64_t tiles = cuda_div_up(g->n, COLS);

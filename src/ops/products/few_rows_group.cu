@@ -17,7 +17,7 @@
 enum {
     ALONG = TENSOR_MAP_INNER,
     ROW_BYTES = ALONG * 2,
-    STAGE_BLOCKS = 4, /* each has its own registers for x */
+    STAGE_BLOCKS = 4, /* blocks of a stage; each has its own registers for x */
     BLOCK_STEPS = ALONG / 16,
     MOST_STAGES = 16,
     PHASES_BYTES = 1024,
@@ -26,14 +26,15 @@ enum {
     MOST_ROWS = 64,
 };
 
-/* Bytes of w that a block reads, at most: for narrow tiles, whose chain takes longer than that in any case, and for others. */
+/* The most bytes of w that a block may read: MOST_NARROW_BYTES in tiles of up to NARROW rows of w, whose chain takes longer than reading
+ * them in any case; else MOST_WIDE_BYTES. */
 enum { NARROW = 16, MOST_NARROW_BYTES = 256 << 10, MOST_WIDE_BYTES = 112 << 10 };
-/* Bytes of shared memory of a block: if another launch's block shares the multiprocessor, and alone. */
+/* Bytes of shared memory of a block: SHARED_BESIDE if another launch's block shares the multiprocessor, else SHARED_ALONE. */
 enum { SHARED_BESIDE = 112 << 10, SHARED_ALONE = FEW_ROWS_BULK_SHARED };
 
 typedef struct GroupJob {
     CUtensorMap x_map, w_map; /* dims (64, rows, 1 or 2 for gate and up, k / 64) */
-    void       *c;            /* its first element */
+    void       *c;            /* c's first element */
     int64_t     c_stride;
     GemmOperand bias;
     int         m, n, w_rows, k, pieces, stages;
@@ -118,7 +119,7 @@ template <int XR, int N> struct GroupShared {
         copy_box(shared_address(stages + slot * BYTES + W_BYTES), &job.x_map, 0, 0, 0, piece * STAGE_BLOCKS, &full[slot]);
     }
 
-    /* Loads all stages; by one warp. */
+    /* Loads all stages. Called by one warp. */
     __device__ __forceinline__ void bring(const GroupJob &job) const
     {
         bool leads = (threadIdx.x & 31) == 0;
@@ -159,8 +160,8 @@ template <int XR> struct LeftReads {
     }
 };
 
-/* Computes the sums of the block's columns, by the warpgroup. A product begins when the tensor cores take its left operand from registers,
- * and warps stall until then. So the next block of x is read from shared memory before this one is multiplied. */
+/* Computes the sums of the block's columns. Called by the warpgroup. A product begins when the tensor cores take its left operand from
+ * registers, and warps stall until then. So the next block of x is read from shared memory before this one is multiplied. */
 template <typename T, int XR, int N>
 static __device__ __forceinline__ void make_sums(const GroupJob &job, const GroupShared<XR, N> &shared, float (&c)[N / 8][4])
 {
@@ -176,12 +177,12 @@ static __device__ __forceinline__ void make_sums(const GroupJob &job, const Grou
         uint32_t x = shared.left(slot);
         int      next = slot + 1 == job.stages ? 0 : slot + 1;
         bool     more = q + 1 < job.pieces;
-        uint32_t next_x = more ? shared.left(next) : x; /* after the last piece: any data, which isn't multiplied */
+        uint32_t next_x = more ? shared.left(next) : x; /* after the last piece: reads any data, and doesn't multiply it */
         parity ^= next == 0;
 #pragma unroll
         for (int block = 0; block < STAGE_BLOCKS; block++) {
-            wgmma_wait<STAGE_BLOCKS - 2>(); /* products that read these registers before */
-            /* the last block of the stage before is multiplied: its slot is free */
+            wgmma_wait<STAGE_BLOCKS - 2>(); /* waits for earlier products that read these registers */
+                                            /* the previous stage's last block is multiplied: its slot is free */
             if (block + 1 == STAGE_BLOCKS && ring && q && (threadIdx.x & 31) == 0) phase_arrive(&shared.empty[last]);
             if (block + 1 == STAGE_BLOCKS && more) phase_wait(&shared.full[next], parity);
             reads.take(a[(block + 1) % STAGE_BLOCKS], block + 1 < STAGE_BLOCKS ? x + (block + 1) * XR * ROW_BYTES : next_x);
@@ -289,7 +290,8 @@ template <typename T, int N> static Status launch_rows(const Gemm *g, GroupJob *
     return launch<T, 64, N>(g, job, stream);
 }
 
-/* The narrowest tile with which one round of blocks computes all columns, counted in rows of w (gate and up both). 0: none. */
+/* Returns the narrowest tile with which one round of blocks computes all columns, as a number of rows of w (gate and up together). 0:
+ * none. */
 static int width_of(int64_t cols, bool gated, int processors)
 {
     static const int widths[] = {8, 16, 24, 32, 48};

@@ -162,7 +162,8 @@ static int read_next(const GemmJob *job, const GemmTile *now, int64_t now_l, con
     return count;
 }
 
-/* The same during a product with a task's own panel of b: the columns that its next panel is packed from, if `left` is more than 0. */
+/* Like read_next, but for a task that packs its own panels of b: collects the columns that the panel after `own` is packed from. left:
+ * columns after `own`; 0: none. */
 static int read_next_panel(const GemmJob *job, const Block *own, int64_t left, SgemmAhead *ahead)
 {
     const GemmOperand *b = &job->gemm->b;
@@ -193,7 +194,7 @@ static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums
         vec_store_row(to, g->c.dtype, sums, count);
 }
 
-/* Where a tile's sums over one depth are stored. */
+/* Where and how a tile's sums over one depth are stored. */
 typedef struct SumsTo {
     const Gemm *gemm;
     float      *c;
@@ -210,7 +211,7 @@ typedef struct Rows {
     int64_t step;
 } Rows;
 
-/* out = factor * sums, plus `before` if `adds`. */
+/* out = factor * sums; with `adds`, `before` is added. */
 VEC_ROW void take_rows(DType dtype, bool adds, Rows out, Rows before, const float *sums, int64_t stride, float factor, int64_t rows,
                        int64_t cols)
 {
@@ -220,7 +221,7 @@ VEC_ROW void take_rows(DType dtype, bool adds, Rows out, Rows before, const floa
                  vec8_fma(vec8_some(DT_F32, sums, j, n), factors, adds ? vec8_some(DT_F32, before.at, j, n) : zeros));
 }
 
-/* The same, with the columns of a kernel's whole tile as a constant: bf16 with AVX2 is 1 % faster. */
+/* Like take_rows, with the number of columns of a kernel's whole tile as a constant: bf16 with AVX2 is 1 % faster. */
 VEC_ROW void take_tile(DType dtype, bool adds, Rows out, Rows before, const float *sums, int64_t stride, float factor, int64_t rows,
                        int64_t cols)
 {
@@ -301,7 +302,7 @@ static void pairs_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64
     }
 }
 
-/* The same by the fp32 kernel. Meanwhile it prefetches what `next`, if not NULL, reads first from depth next_l on. */
+/* Like pairs_run, by the fp32 kernel. Meanwhile it prefetches what `next`, if not NULL, reads first from depth next_l on. */
 static void fp32_run(const GemmJob *job, const GemmTile *tile, int64_t l, int64_t depth, float *panels, const SumsTo *to,
                      const GemmTile *next, int64_t next_l)
 {

@@ -10,12 +10,12 @@ size_t gemm_workspace(const Gemm *gemm, int num_workers);
 
 void gemm_run(const Gemm *gemm, ThreadPool *pool, void *workspace);
 
-/* The same product by three loops in fp64, on this thread. */
+/* Computes the product by three loops in fp64, on this thread. */
 void gemm_reference(const Gemm *gemm);
 
 /* The cost of an op that is `count` products, one after another: 2 m n k operations each, and each matrix moved once. */
 OpCost gemms_cost(const Gemm *gemms, int count);
-size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* as much scratch as the product that needs most */
+size_t gemms_workspace(const Gemm *gemms, int count, int num_workers); /* the most bytes that one product needs */
 
 /* Workspace and CPU kernels of an op whose products op##_products describes: op##_workspace, op##_tiles and op##_reference. */
 #define GEMM_KERNELS(op) \

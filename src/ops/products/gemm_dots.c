@@ -8,7 +8,7 @@
 
 enum {
     FEW_ROWS = 4,
-    DOT_COLS = 32,         /* columns of c that a task has at least, and computes together */
+    DOT_COLS = 32,         /* columns of c that a task has at least, and that it computes together */
     DOT_TASKS = 8,         /* tasks for each worker, about */
     DOT_AHEAD = 8192,      /* bytes to prefetch ahead; rows of b along the depth follow each other */
     MANY_ROWS = 16,        /* from this many rows of a on, a b that isn't fp32 is converted to fp32, several columns at a time */

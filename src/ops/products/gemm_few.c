@@ -49,7 +49,7 @@ typedef struct FewJob {
     const Gemm *gemm;
     float      *rows, *scratch; /* a's rows, for all workers; scratch of each worker */
     int64_t     cols, depth;    /* columns of a task; depth of a run */
-    bool        paired;         /* bgemm_few_paired */
+    bool        paired;         /* the kernel is bgemm_few_paired */
 } FewJob;
 
 /* Columns [col, col + cols) of b in bf16: in place, or in scratch. */

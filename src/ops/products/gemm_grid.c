@@ -13,7 +13,7 @@ enum {
     TALL_M = 1056,     /* rows of a tile if k is shallow, or if each row of a is read once */
     LEAST_M = 24,      /* rows of a tile, at least: fewer reuse b too little */
     LEAST_N = 64,
-    TILE_ROWS = 6, /* a tile's first loads take about as long as this many of its rows */
+    TILE_ROWS = 6, /* loading a tile's first operands takes about as long as computing this many of its rows */
     TASKS_PER_WORKER = 4,
     MANY_WORKERS = 8,       /* with this many workers one is often late (another guest of the machine has its core): smaller tiles help.
                              * Each worker keeps to its own rows, since data that another worker wrote is slow to read. */
@@ -24,8 +24,8 @@ enum {
     BLOCK_N_A = 2048,       /* columns of a block, at least, if a is packed for each block */
     NARROW = 64,            /* columns of c: if it has no more, packing a takes longer than using it */
     PACK_FAR_ALIASED = 100, /* packs a b stored across the depth from this many rows of c on, if b's rows alias and the kernel is far */
-    PACK_ALIASED = 32,      /* the same if b's rows alias and the kernel isn't far */
-    PACK = 200,             /* the same if they don't alias and the kernel isn't far; a far kernel then reads b in place */
+    PACK_ALIASED = 32,      /* as PACK_FAR_ALIASED, if the kernel isn't far */
+    PACK = 200,             /* as PACK_ALIASED, if b's rows don't alias; a far kernel then reads b in place */
     PART_FLOATS = 1 << 22,  /* most floats of GemmJob.parts, if the grid is `apart` or `kept`: 16 MiB */
     OWN_PARTS = 1 << 19,    /* most floats of GemmJob.parts for each worker, if the grid is `apart` and c is fp32 */
     ALIASED = 2048,         /* bytes: rows this far apart, or a multiple, share few cache sets, and packing gains much */
@@ -41,7 +41,7 @@ enum {
     OWN_ROWS = 512,         /* rows of c that a worker computes alone, at least */
     ACROSS_N = 128,         /* columns of c, at least, if an a across the depth stays: else its next rows aren't all prefetched in time */
     PANEL_ROWS = 256,       /* a task packs its own panels of b for at most this many rows of c, if b is stored along the depth */
-    PANEL_ACROSS = 128,     /* the same if b is stored across the depth */
+    PANEL_ACROSS = 128,     /* a task packs its own panels of b for at most this many rows of c, if b is stored across the depth */
     PANEL_COLS = 1024, /* a task packs its own panels of b only with this many columns of c, divided by whole panels, or with too few rows
                           to divide */
     PANEL_COLS_A = 12, /* if the task packs a too, it needs this many columns of c for each row */

@@ -13,7 +13,7 @@ typedef enum BPlace {
 
 typedef struct GemmGrid {
     const BgemmKernel *pairs; /* kernel for two bf16 operands; else NULL */
-    int64_t            rows;  /* tile_m is a multiple of it */
+    int64_t            rows;  /* tile_m is a multiple of this */
     int64_t            depth; /* depth of a run, whose sums are then added to c */
     int64_t            block_k, block_n, tile_m, tile_n;
     int64_t            large, small_m; /* tiles in the last columns of a block: how many have tile_m rows; rows of the others */
@@ -34,13 +34,13 @@ typedef struct GemmTile {
 /* Parts of c that a worker computes alone, as products on one thread. Few workers then read little of what another one wrote, which is slow
  * where a host gives each core an L3 cache of its own. */
 typedef struct GemmOwn {
-    int64_t rows, cols; /* of all parts but the last ones */
+    int64_t rows, cols; /* of a part; the last parts may have fewer */
     int64_t parts;      /* 1: all workers compute c together */
 } GemmOwn;
 
 GemmOwn gemm_own(const Gemm *g, int num_workers);
 
-/* The depth of a run of bf16 operands; k: the product's. */
+/* The depth of a run of bf16 operands. k: the depth of the whole product. */
 int64_t grid_pairs_depth(int64_t k);
 
 /* The grid for workers that compute c together. */

@@ -30,7 +30,7 @@ static Status group_linear_infer(Node *node)
     return OK;
 }
 
-/* Groups have matrices of their own, so they are no rows. */
+/* Each group has its own matrix, so groups don't count as rows: all dims before the group dim make rows. */
 static int group_linear_dims(const Node *node)
 {
     return node->in[0]->type.ndim - 2;

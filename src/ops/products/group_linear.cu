@@ -2,7 +2,8 @@
  * same bits for any number of rows. Other dtypes and dims take the plain kernel, whose sums run along K in order.
  *
  * A block computes ROWS rows of 4 * 8 * WIDE columns of one group; a warp has 8 * WIDE of the columns. Chunks of both operands along k are
- * in shared memory, STAGES of them in flight. A chunk of w has the rows that its memory has: columns of y, or k if turned. */
+ * in shared memory, STAGES of them in flight. A chunk of w is stored by rows of w: each row is a column of y or, if turned, an element
+ * along k. */
 #include "device/cuda/gemm.h"
 #include "device/cuda/vec_f16.cuh"
 #include "ops/mma.cuh"
@@ -29,7 +30,7 @@ template <int ROWS, int WIDE, bool TURNED> struct GroupTile {
     };
 };
 
-/* Begins to copy a chunk; zeros beyond the operands' ends. x, w: of the block's group. */
+/* Begins to copy a chunk; zeros beyond the operands' ends. x, w: the operands of the block's group. */
 template <int ROWS, int WIDE, bool TURNED>
 static __device__ __forceinline__ void load_chunk(const GroupsJob &job, const uint16_t *x, const uint16_t *w, uint16_t *stage, int chunk)
 {
@@ -126,7 +127,7 @@ template <typename T, bool TURNED> static Status launch_rows(const GroupsJob &jo
     return launch<T, 64, 2, 4, TURNED>(job, groups, early, stream);
 }
 
-/* Whether rows of all operands are whole 16 bytes. */
+/* Whether rows of all operands consist of whole 16-byte packs. */
 static bool mma_match(const Node *node, CudaDevice *device)
 {
     const TensorType *x = &node->in[0]->type, *w = &node->in[1]->type, *y = &node->out[0]->type;

@@ -1,4 +1,4 @@
-/* What an op's file and passes share of group_linear, and its products, for CPU and CUDA alike. */
+/* Attributes and products of group_linear, for the op, the passes and the CUDA kernels. */
 #pragma once
 
 #include "ops/products/products.h"

@@ -1,4 +1,4 @@
-/* What CPU and CUDA share of head_rows. */
+/* Shared by head_rows on CPU and CUDA. */
 #pragma once
 
 #include "base/dtype.h"

@@ -1,4 +1,4 @@
-/* What the kernels of head_rows.cu and head_stream.cu share. */
+/* Shared by the kernels of head_rows.cu and head_stream.cu. */
 #pragma once
 
 #include "device/cuda/vec.cuh"

@@ -55,7 +55,7 @@ static inline Status products_few(const KernelArgs *args, const Gemm *gemms, int
     return OK;
 }
 
-/* Runs the products; two of them have the same x. */
+/* Runs the products: one launch each, or one launch for two products, which have the same x. */
 static inline Status products_bulk(const KernelArgs *args, const Gemm *gemms, int count)
 {
     if (count == 2) return few_rows_bulk_pair(gemms, args->stream);

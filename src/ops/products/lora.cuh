@@ -1,5 +1,4 @@
-/* What lora_add and lora_add_bwd share on CUDA besides PRODUCT_ROWS: the layout of members, for kernels that compute all members at
- * once. */
+/* Shared by lora_add and lora_add_bwd on CUDA: the layout of members, for kernels that compute all members at once. */
 #pragma once
 
 #include "ops/products/linear.cuh"
@@ -8,7 +7,7 @@
 /* ---- kernels over slabs: a slab is up to SLAB columns of one member ---- */
 
 typedef struct LoraLayout {
-    int64_t tokens, y_stride, h_stride, b_rows; /* b_rows: of all members */
+    int64_t tokens, y_stride, h_stride, b_rows; /* b_rows: rows of b, all members together */
     float   alpha;
     int     members, r, num_slabs;
     int     rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], first[LORA_MAX_MEMBERS] /* first row of b */, slab[LORA_MAX_MEMBERS];

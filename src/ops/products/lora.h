@@ -1,4 +1,4 @@
-/* What lora_add and lora_add_bwd share: attributes, and their checks. */
+/* Shared by lora_add and lora_add_bwd: attributes and their checks. */
 #pragma once
 
 #include "ops/products/gemm.h"

@@ -1,7 +1,7 @@
 /* lora_add on CUDA.
  *
  * mma: bound by memory: y is read and written once, 16 bytes a thread. A warp has 64 columns of one member and 16 tokens at a time, and
- * computes 32 columns after the other 32. Columns of a product's tile are permuted so that a thread's results of four tiles are eight
+ * computes 32 of the columns at a time. Columns of a product's tile are permuted so that a thread's results of four tiles are eight
  * neighbouring columns: tile j's column c stands for column (c / 2) * 8 + j * 2 + c % 2 of the 32.
  *
  * rows: few rows while decoding, and other shapes, by the kernels of lora_rows and with their bits. */

@@ -25,7 +25,7 @@ static OpCost lora_add_bwd_cost(const Node *node)
     Gemm     gemms[MAX_PRODUCTS];
     int      count = lora_add_bwd_products(node_args(node, &storage), gemms), members = lora_members(node->attrs);
     OpCost   cost = gemms_cost(gemms, count);
-    for (int i = members; i < count; i++) cost.bytes -= (double)(dtype_bytes(gemms[i].a.dtype, gemms[i].m * gemms[i].k)); /* read once */
+    for (int i = members; i < count; i++) cost.bytes -= (double)(dtype_bytes(gemms[i].a.dtype, gemms[i].m * gemms[i].k)); /* dy read once */
     return cost;
 }
 

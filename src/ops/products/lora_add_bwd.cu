@@ -16,7 +16,7 @@ enum { IN_DY, IN_H, IN_B, IN_ACC, OUT_DH = 0, OUT_DB = 1 };
 
 enum {
     SLAB = LORA_SLAB,
-    COLS = 128, /* of a tile */
+    COLS = 128, /* columns of a tile */
     TOKENS = LORA_TILE_TOKENS,
     TILES = SLAB / COLS,
     DY_STRIDE = COLS + 8,

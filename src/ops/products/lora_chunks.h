@@ -13,7 +13,7 @@ enum {
 };
 
 typedef struct LoraChunks {
-    int64_t tiles, per, count; /* `per` tiles a chunk */
+    int64_t tiles, per, count; /* per: tiles of a chunk; count: number of chunks */
 } LoraChunks;
 
 static inline LoraChunks lora_chunks(int64_t tokens, int64_t num_slabs, int64_t r)

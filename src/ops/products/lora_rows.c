@@ -1,7 +1,7 @@
 /* lora_rows: y[:, columns of member m] += scales[a] h_ma b_ma^T, in place, where a is the adapter of the row's sequence. It adds LoRA to
- * the packed output of linear layers while sequences of several adapters are decoded together. h holds x A^T side by side: for each member
- * those of all adapters. b holds the matrices B below each other, in the same order. Both have room for the largest rank. A row has the
- * bits that lora_add gives it with its adapter alone. */
+ * the packed output of linear layers while sequences of several adapters are decoded together. h holds the products x A^T side by side: for
+ * each member the products of all adapters. b holds the matrices B below each other, in the same order. Each product and matrix has room
+ * for the largest rank. A row has the bits that lora_add gives it with its adapter alone. */
 #include "ops/products/lora_rows.h"
 
 #include "ops/products/gemm_few.h"
@@ -65,11 +65,11 @@ static Gemm product_of(const KernelArgs *args, int64_t first, int64_t count, int
     Gemm g = gemm_of(count * each, rows, (int64_t)attrs->ranks.values[i], gemm_operand(h, false, row * type_cols(&h->type) + i * r),
                      gemm_operand(b, true, (before * n + a * rows) * r), gemm_operand(y, false, row * type_cols(&y->type) + attrs->col[m]),
                      attrs->scales.values[i], true);
-    g.rows_alone = true; /* how many sequences side by side have one adapter doesn't change a row's bits */
+    g.rows_alone = true; /* a row's bits don't depend on how many adjacent sequences have its adapter */
     return g;
 }
 
-/* The largest product: if all sequences had one adapter of full rank, for the columns of all members. */
+/* The largest product that could occur: all sequences have one adapter of full rank, and all members' columns are one product. */
 static Gemm largest_product(const KernelArgs *args)
 {
     Gemm g = product_of(args, 0, args->in[LORA_ROWS_ADAPTERS].type.dim[0], 0, 0, 0);
@@ -78,7 +78,7 @@ static Gemm largest_product(const KernelArgs *args)
     return g;
 }
 
-/* The b of each adapter is read once. */
+/* Assumes that the rows of b of each adapter are read once. */
 static OpCost lora_rows_cost(const Node *node)
 {
     NodeArgs          storage;
@@ -96,7 +96,7 @@ static size_t lora_rows_workspace(const Node *node, int num_workers)
     return gemm_has_pairs(&g) ? gemm_few_workspace(&g, num_workers) : gemm_workspace(&g, num_workers);
 }
 
-/* Calls run for each product; successive sequences with the same adapter share one. */
+/* Calls `run` for each product; adjacent sequences with the same adapter share one product. */
 static Status run_products(const KernelArgs *args, void (*run)(const KernelArgs *args, const Gemm *gemm))
 {
     const LoraRowsAttrs *attrs = args->attrs;
@@ -113,7 +113,7 @@ static Status run_products(const KernelArgs *args, void (*run)(const KernelArgs 
     return OK;
 }
 
-/* Never by tiles, however many rows: the largest product's scratch is thus enough for the others. */
+/* No product is computed by tiles, however many rows it has, so the largest product's scratch is enough for all. */
 static void run_dots(const KernelArgs *args, const Gemm *gemm)
 {
     (gemm_has_pairs(gemm) ? gemm_run_few : gemm_run)(gemm, args->pool, args->workspace);

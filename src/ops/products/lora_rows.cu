@@ -30,8 +30,8 @@ struct Rows {
     DType          y_dtype, h_dtype, b_dtype;
     bool           constant;                         /* nothing in the program writes adapters and b */
     int64_t        each, tokens, y_stride, h_stride; /* each: tokens of a sequence */
-    int            r, count, members;                /* r: room for a rank; count: of adapters */
-    int            rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], before[LORA_MAX_MEMBERS]; /* before: rows of the members before */
+    int            r, count, members;                /* r: room for a rank; count: number of adapters */
+    int            rows[LORA_MAX_MEMBERS], col[LORA_MAX_MEMBERS], before[LORA_MAX_MEMBERS]; /* before: rows of previous members */
     float          scales[RANKS];
     int            ranks[RANKS];
 
@@ -60,7 +60,7 @@ struct Rows {
     }
 };
 
-/* rows, col: of the members; count: of adapters. The caller sets ranks and scales. */
+/* rows, col: each member's; count: number of adapters. The caller sets ranks and scales. */
 static Rows rows_of(const KernelArgs *args, const int64_t *rows, const int64_t *col, int count)
 {
     const TensorView *y = &args->out[0], *h = &args->in[LORA_ROWS_H], *b = &args->in[LORA_ROWS_B];
@@ -104,7 +104,7 @@ static Rows rows_of_one(const KernelArgs *args)
 
 /* ---- mma ---- */
 
-/* Elements k and k + 1 of a row that has `rank` elements; zeros beyond them and unless `there`. */
+/* Elements k and k + 1 of a row that has `rank` elements; zeros beyond them, and everywhere if `there` is false. */
 static __device__ __forceinline__ uint32_t load_pair(const uint16_t *row, int k, int rank, bool there)
 {
     if (!there || k >= rank) return 0;
@@ -300,7 +300,7 @@ static Status run_plain(const Rows &rows, cudaStream_t stream)
 
 /* ---- which ---- */
 
-/* mma needs pairs of elements at even places, and a number of blocks that fits in 16 bits. */
+/* The mma kernels need pairs of elements at even indexes, and a number of blocks that fits in 16 bits. */
 static Status run(const Rows &rows, const KernelArgs *args)
 {
     cudaStream_t stream = cuda_stream(args);

@@ -1,4 +1,4 @@
-/* A row's norm within the product that reads it: each block computes it, with the bits of rms_norm and add_rms_norm on CUDA
+/* A row's norm, computed within the product that reads it: by each block, with the bits of rms_norm and add_rms_norm on CUDA
  * (ops/norms/rms_norm.cuh). This saves a launch. The row stays in shared memory. */
 #pragma once
 

@@ -23,7 +23,7 @@ static inline size_t rows_normed_bytes(const KernelArgs *args, int norm)
     return !rows_is_normed(args, norm) ? 0 : rows_is_sum(args, norm) ? 2 * bytes : bytes;
 }
 
-/* Rows before the norm and after it, and x + residual; in a workspace of rows_normed_bytes. */
+/* x: rows before the norm; y: rows after it. y, and `sum` if it isn't output 1, are in a workspace of rows_normed_bytes. */
 typedef struct RowsNormed {
     TensorView x, y, sum; /* sum: x + residual */
 } RowsNormed;
@@ -41,16 +41,16 @@ static inline RowsNormed rows_normed(const KernelArgs *args, int norm)
 /* x (...,K), [norm (K)], [residual (...,K)] -> [s (...,K), with a residual] */
 NODISCARD Status rows_infer_norm(Node *node, int norm);
 
-/* On the CPU: what is fused into a product. norm: the input that holds the norm's weights. gated: rows of the product are gate and up,
+/* What is fused into a product on the CPU. norm: the input that holds the norm's weights. gated: rows of the product are gate and up,
  * rounded to y's dtype, and y is what swiglu makes of them. */
 typedef struct RowsFused {
     int    norm;
     bool   gated, gelu;
-    double eps, offset; /* of the norm */
+    double eps, offset; /* eps, offset: of the norm */
 } RowsFused;
 
-/* Bytes of the workspace for g, the product of x and w: those of the normed rows, of packed gate and up, and of the product itself. */
+/* Bytes of the workspace for g, the product of x and w. It holds the normed rows, packed gate and up, and the product's own workspace. */
 size_t rows_fused_workspace(const KernelArgs *args, const RowsFused *fused, const Gemm *g, int num_workers);
-/* Computes y and x + residual, as far as they are wanted. g's operands are bound, and changed. */
+/* Computes y and x + residual, if they are wanted. On entry g's operands are bound; this changes them. */
 NODISCARD Status rows_fused_run(const KernelArgs *args, const RowsFused *fused, Gemm *g, bool reference);
 #endif

@@ -1,5 +1,5 @@
-/* The matrix products that ops consist of, for CPU and CUDA alike. A function op##_products reads a launch's views; of a node (node_args)
- * it reads only the types, and data are NULL. It returns the number of products: at most MAX_PRODUCTS. */
+/* The matrix products that ops consist of, for CPU and CUDA alike. A function op##_products reads the views of a launch. For a node
+ * (node_args) the views' data are NULL, and it reads only their types. It returns the number of products: at most MAX_PRODUCTS. */
 #pragma once
 
 #include "device/gemm.h"
@@ -19,7 +19,7 @@ static inline bool is_constant(const KernelArgs *args, const GemmOperand *operan
     return false;
 }
 
-/* Sets in each product what the launch says of all of them; returns their number. */
+/* Sets in each product the fields that come from the launch: rows_alone, early, b_constant. Returns count. */
 static inline int products_note(const KernelArgs *args, Gemm *gemms, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -42,7 +42,7 @@ static inline int linear_products(const KernelArgs *args, Gemm *out)
     return 1;
 }
 
-/* y = x w^T + bias, z = x u^T: those that are wanted */
+/* y = x w^T + bias, z = x u^T: the products that are wanted */
 enum { PAIR_X, PAIR_W, PAIR_U, PAIR_BIAS };
 static inline int linear_pair_products(const KernelArgs *args, Gemm *out)
 {

@@ -5,7 +5,7 @@
 #include "ops/products/normed_rows.cuh"
 #include "ops/products/rows_linear.h"
 
-enum { THREADS = 256, AT_ONCE = 64 /* rows of a product */ };
+enum { THREADS = 256, AT_ONCE = 64 /* AT_ONCE: the most rows of one product */ };
 
 static RowsFusion fusion_of(const KernelArgs *args)
 {

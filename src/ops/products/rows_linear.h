@@ -1,16 +1,16 @@
-/* What CPU, CUDA and passes share of rows_linear. */
+/* Shared by rows_linear on CPU and CUDA, and by passes. */
 #pragma once
 
 #include "ops/products/normed_rows.h"
 
 enum { ROWS_X, ROWS_W, ROWS_BIAS, ROWS_NORM, ROWS_RESIDUAL };
-enum { ROWS_WHOLE = 64, ROWS_MOST_PARTS = 4 }; /* ROWS_WHOLE: each part along k is a multiple of it */
+enum { ROWS_WHOLE = 64, ROWS_MOST_PARTS = 4 }; /* ROWS_WHOLE: the length of each part along k is a multiple of this */
 
 typedef struct RowsLinearAttrs {
     int64_t parts; /* parts of each sum along k: 1, 2 or 4, of equal size */
     bool    gated; /* y = silu(gate) * up, of packed gate and up, as in swiglu */
     bool    gelu;  /* gelu by tanh in place of silu */
-    double  eps;   /* of the norm */
+    double  eps;   /* epsilon of the norm */
     double  offset;
 } RowsLinearAttrs;
 
