@@ -177,8 +177,8 @@ const float *attention_rows(const Heads *heads, int64_t b, int64_t t, int64_t ro
     return scratch;
 }
 
-/* Stores the columns of x (D, rows; `stride` floats from one d to the next) as rows [t, t + rows) of one head. The transpose is done by
- * sgemm's packing of b. scratch: sgemm_packed(D, SGEMM_COLS, rows) floats. */
+/* Transposes x (D, rows), whose rows are `stride` floats apart, and stores it as rows [t, t + rows) of one head. sgemm's packing of b does
+ * the transpose. scratch: sgemm_packed(D, SGEMM_COLS, rows) floats. */
 static void store_turned(const Heads *heads, int64_t b, int64_t t, int64_t rows, int64_t h, const float *x, int64_t stride, float *scratch)
 {
     const SgemmKernel *kernel = sgemm_kernel();

@@ -22,8 +22,8 @@ typedef struct Numbers {
 /* One code of a cache stored in e4m3. */
 typedef uint8_t e4m3;
 
-/* The page table of a cache: position p of row b is in page table[b * row_pages + p / page_len], at slot p mod page_len. The cache has
- * fewer than 2^31 positions. */
+/* The page table of a cache: position p of row b is at slot p mod page_len of the page whose number is table[b * row_pages + p / page_len].
+ * The cache has fewer than 2^31 positions. */
 typedef struct CachePages {
     const int32_t *starts; /* (B) number of positions before the row's first query; NULL: there is no cache */
     const int32_t *table;  /* (B, row_pages) */

@@ -1,7 +1,7 @@
 /* attention_bwd: gradients of attention from o and lse, which forward kept: p = exp(scale q k^T - lse), delta = sum over E of do o - dlse,
- * ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the scores in p are softcap t,
- * t = tanh(scale q k^T / softcap), and ds has the factor 1 - t^2. The bias of a distance gets the sum of ds before that factor. A sink (its
- * exponential is part of lse) gets the sum of -exp(sink - lse) delta.
+ * ds = p (do v^T - delta), dv = p^T do, dk = scale ds^T q, dq = scale ds k. With softcap the scores in p are softcap t, t = tanh(scale q
+ * k^T / softcap), and ds has the factor 1 - t^2. The gradient of a distance's bias is the sum of ds without that factor. The gradient of a
+ * sink, whose exponential is part of lse, is the sum of -exp(sink - lse) delta.
  *
  * A task is a strip of keys of one key/value head of a batch row, with all query heads of that head. It goes over blocks of keys and makes
  * scores in tiles: block of queries x block of keys. dk and dv of a key are written by one task. dq is summed in fp32 by strip, and
@@ -140,10 +140,10 @@ typedef struct BackwardJob {
     const float *dlse;  /* (B,H,T); NULL: 0 */
     float       *delta; /* (B,H,T) */
     float       *sums, *scratch;
-    int64_t      strip_sums, scratch_floats; /* floats in one key/value head's sums of dq; floats in a worker's scratch */
-    TensorView   dsinks, dbias;              /* data NULL: not wanted */
-    uint32_t     accumulate;
-    float       *biases; /* each task's sums of dbias, (B, G, STRIPS, group, R); NULL: there is no bias */
+    int64_t strip_sums, scratch_floats; /* strip_sums: floats of one key/value head's sums of dq; scratch_floats: of a worker's scratch */
+    TensorView dsinks, dbias;           /* data NULL: not wanted */
+    uint32_t   accumulate;
+    float     *biases; /* each task's sums of dbias, (B, G, STRIPS, group, R); NULL: there is no bias */
 } BackwardJob;
 
 _Static_assert(BLOCK_K % DIAGONAL_Q == 0, "tiles are the same counted from the last on");

@@ -69,7 +69,7 @@ static size_t attention_cached_workspace(const Node *node, int num_workers)
     return attention_forward_workspace(&a, num_workers);
 }
 
-/* Only rows of one token need a workspace: there the matrix-unit kernels store each tile's sums. */
+/* Only rows of one token need a workspace: for these the matrix-unit kernels store each tile's sums. */
 static size_t attention_cached_gpu_workspace(const Node *node, int sm)
 {
     const TensorType *q = &node->in[IN_Q]->type;

@@ -21,8 +21,8 @@ template <typename C, typename T> static __device__ __forceinline__ void put_chu
 }
 
 /* Begins to copy one head's keys, or values, at 32 positions to rows of a tile, with THREADS threads; e4m3 codes are decoded too, before it
- * returns. cell: of this lane's position. NO_CELL: the row becomes zeros. NEW_CELL: the row is read at `fresh`, or skipped if `fresh` is
- * NULL. */
+ * returns. cell: the cell of this lane's position. NO_CELL: the row becomes zeros. NEW_CELL: the row is read at `fresh`, or skipped if
+ * `fresh` is NULL. */
 template <int D, int THREADS, typename C, typename T>
 static __device__ __forceinline__ void load_half(T *rows, const Heads &cache, int cell, int g, const T *fresh)
 {

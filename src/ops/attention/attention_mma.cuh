@@ -39,7 +39,7 @@ Status attention_pages_wgmma_prefill(const AttentionDims *a, cudaStream_t stream
 bool   attention_pages_turns(const AttentionDims *a);
 Status attention_pages_decode(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early, void *workspace,
                               cudaStream_t stream);
-Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream); /* the same for f16 (attention_pages_f16.cu) */
+Status attention_pages_prefill_f16(const AttentionDims *a, cudaStream_t stream); /* prefill, decode for f16 (attention_pages_f16.cu) */
 Status attention_pages_decode_f16(const AttentionDims *a, const Heads *k, const Heads *v, const HeadTurns *turns, bool early,
                                   void *workspace, cudaStream_t stream);
 

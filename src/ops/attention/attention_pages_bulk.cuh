@@ -32,7 +32,7 @@ struct Piece {
     RowTiles row;
     Share    share;
     int      b, g, pass, head, count; /* query heads [head, head + count) */
-    int      tile, end, number;       /* tiles [tile, end) of the row; index of the piece in the row */
+    int      tile, end, number;       /* tiles [tile, end) of the row; number: the piece's index in the row */
 
     __device__ __forceinline__ int key(int of) const
     {
@@ -187,7 +187,7 @@ template <int D, int HALVES, typename T, typename C> struct Strip {
     uint32_t              q[D / 16][2 * HALVES]; /* query heads: for each 16 dims a lane's two pairs of dims */
     uint4                 k, v;                  /* a chunk of the new key; a chunk of this warp's columns of the new value */
     FoldedRow             row[HALVES];           /* sums of head lane / 4 of each half */
-    float                 o[BLOCKS][HALVES][4];  /* per block and half: two columns (see column) x heads 2 * (lane % 4) and the next */
+    float                 o[BLOCKS][HALVES][4];  /* per block and half: two columns (see column) of heads 2 * (lane % 4) + 0 and + 1 */
 
     __device__ __forceinline__ Strip() : lane(threadIdx.x & 31), warp(threadIdx.x >> 5)
     {

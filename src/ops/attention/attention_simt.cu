@@ -102,7 +102,7 @@ static __device__ __forceinline__ void add_biases(const AttentionDims &a, float 
     __syncwarp();
 }
 
-/* Adds up the warps' sums of dbias and stores them as the block's. */
+/* Adds up the warps' sums of dbias and stores the block's sums. */
 static __device__ void store_biases(const AttentionDims &a, const float *sums, int b, int head, int block, int blocks)
 {
     float *to = a.bias_parts + (((int64_t)b * a.num_heads + head) * blocks + block) * a.bias_rows;

@@ -87,7 +87,7 @@ template <int D> static __device__ __forceinline__ void scale_rows(float (&o)[D 
         for (int e = 0; e < 4; e++) o[n][e] *= shrink[e >> 1];
 }
 
-/* softmax_scores, and o rescaled by `shrink`. */
+/* softmax_scores; also multiplies o by `shrink`. */
 template <int D, bool MASK, bool CAP>
 static __device__ __forceinline__ void softmax_step(float (&s)[8][4], float (&o)[D / 8][4], float (&most)[2], float (&total)[2],
                                                     const ScoreOf<CAP> &score, int key, const int (&last)[2], const int (&first)[2])

@@ -15,7 +15,7 @@ static const AttrDef attention_turned_attrs[] = {
 
 enum { NUM_TURN = 5, NUM_CACHED = 7, FIRST_CACHE = 3 };
 
-/* The node, presented as a node of one of the two ops. */
+/* The attention_turned node, presented as a node of qkv_norm_rope or of attention_cached. */
 typedef struct HalfNode {
     Node     node;
     Value   *in[NODE_MAX_IN], *out[3], made[3];

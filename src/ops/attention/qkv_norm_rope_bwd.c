@@ -91,8 +91,8 @@ typedef struct Heads {
     int64_t      ahead; /* distance in elements to the heads that are prefetched meanwhile */
 } Heads;
 
-/* HEADS: heads that are computed together. With floats it is one: if head_dim is a compile-time constant the head stays in registers. Other
- * dtypes take so many instructions a head that the processor doesn't reach the next head while one waits for its sum. */
+/* HEADS: heads that are computed together. Floats are computed one head at a time: with a compile-time head_dim the head stays in
+ * registers. Other dtypes take so many instructions a head that the processor doesn't reach the next head while one waits for its sum. */
 enum { HEADS = 8, ROWS_AHEAD = 2 };
 #define HEADS_OF(dtype) ((dtype) == DT_F32 ? 1 : HEADS)
 
@@ -187,7 +187,7 @@ __attribute__((noinline)) static void head_bwd_any(const KernelArgs *args, const
     float   scratch_dy[ROPE_MAX_HEAD_DIM], scratch_x[ROPE_MAX_HEAD_DIM], scratch_dx[ROPE_MAX_HEAD_DIM];
     head.dy = tile_load(&args->in[IN_DY], at, head_dim, scratch_dy);
     head.x = head.w ? tile_load(&args->in[IN_QKV], at, head_dim, scratch_x) : NULL;
-    head.ahead = 0; /* x and dy may be scratch */
+    head.ahead = 0; /* no prefetch: x and dy may be scratch */
     head.dx = dx->data ? tile_result(dx, dx_at, scratch_dx) : scratch_dx;
     if (head.w) head.rstd += h;
     heads_bwd(DT_F32, head_dim, head.w != NULL, head.dw != NULL, &head, 1);

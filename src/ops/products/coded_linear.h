@@ -19,8 +19,8 @@ enum { CODED_FEW_ROWS = 64, CODED_WHOLE = 16 }; /* CODED_WHOLE: k is a multiple 
 /* INT8_PIECE_ROWS: the most rows of y whose sums a GPU keeps at a time. */
 enum { INT8_PIECE_ROWS = 512, INT8_ALIGN = 256 };
 
-/* A GPU's scratch for many rows, as byte offsets: first the products' own scratch, then codes decoded to x's dtype, then sums. bytes: total
- * size. */
+/* A GPU's scratch for many rows, as byte offsets: first the products' own scratch, then `numbers`, the codes decoded to x's dtype, then
+ * `sums`. bytes: total size. */
 typedef struct Int8Scratch {
     size_t numbers, sums, bytes;
 } Int8Scratch;

@@ -1,6 +1,6 @@
 /* dora_norm: the Euclidean norm of each row of w + alpha b a, which is never stored: the norms that DoRA (Liu et al. 2024) divides by. They
- * count as constant in the backward pass, as in the paper's section 4.3. None is below DORA_LEAST_NORM, so that rows of zeros stay zeros.
- */
+ * count as constant in the backward pass, as in the paper's section 4.3. None is below DORA_LEAST_NORM, so that rows of zeros stay
+ * zeros.. */
 #include "ops/infer.h"
 #include "ops/products/dora.h"
 

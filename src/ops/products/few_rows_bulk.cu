@@ -42,9 +42,9 @@ struct BulkJob {
     GemmOperand     c, bias;
     int             m, n, w_rows, blocks;     /* blocks: number of blocks along k */
     int             parts, part, pieces;      /* parts: parts of k; part: blocks of a part; pieces: pieces of a part */
-    int             x_bytes, sums_at;         /* bytes of all slots of x; offset of the sums of parts */
+    int             x_bytes, sums_at;         /* x_bytes: bytes of all slots of x; sums_at: offset of the sums of parts */
     const uint16_t *x;                        /* x, if it has a single row */
-    int             rounds, x_slots, w_slots; /* tiles of a warp; slots of x; slots of w of each warp */
+    int             rounds, x_slots, w_slots; /* rounds: tiles of a warp; x_slots: slots of x; w_slots: slots of w of each warp */
     bool            x_stays, w_constant, accumulate, has_bias;
     bool            as_pairs; /* sums are stored plain or with a bias, and pairs of them are aligned as pairs */
     float           alpha;
@@ -196,7 +196,7 @@ template <typename T, int MT> static __device__ __forceinline__ void put_gated(c
 
 /* A position among the pieces of a block's rows of x, or of a warp's tiles of w, and among their slots in shared memory. */
 struct Walk {
-    int piece, n, slot, round; /* piece along k; the tile's first row of w; slot of the ring; how often the ring was passed */
+    int piece, n, slot, round; /* piece: piece along k; n: tile's first row of w; slot: in the ring; round: how often the ring was passed */
 
     __device__ __forceinline__ Walk(int n_, int slot_) : piece(0), n(n_), slot(slot_), round(0) {}
 
@@ -263,7 +263,7 @@ template <int XR, int WR, int BLOCKS> struct BulkShared {
         }
     }
 
-    /* Loads the blocks of a single row of x that a warp reads; first: the first of them. */
+    /* Loads the blocks of a single row of x that a warp reads; first: the first of these blocks. */
     __device__ __forceinline__ void bring_row(const BulkJob &job, int first) const
     {
         for (int i = first * CHUNKS + (threadIdx.x & 31); i < (first + job.part) * CHUNKS; i += 32)
@@ -287,8 +287,8 @@ static __device__ __forceinline__ void meet(int tile, int parts)
     asm volatile("bar.sync %0, %1;" ::"r"(tile + 1), "r"(parts * 32) : "memory");
 }
 
-/* Adds up a tile's parts, (0 + 1) + (2 + 3), in the warp of the first part. sums: room for this tile's parts; more: `sums` is used
- * again. */
+/* Adds up a tile's parts, (0 + 1) + (2 + 3), in the warp of the first part. sums: room for this tile's parts; more: a later tile uses
+ * `sums` again. */
 template <int MT, int NT>
 static __device__ __forceinline__ void add_parts(int tile, int parts, int part, float4 *sums, bool more, float (&c)[NT][MT][4])
 {
@@ -329,7 +329,7 @@ static __global__ void __launch_bounds__(((MT * NT == 1 ? MOST_WARPS : MOST_WARP
 
     int  cols = NT == 2 && job.gated ? COLS : W_ROWS, first_col = (blockIdx.x * tiles + tile) * cols, stride = gridDim.x * tiles * cols;
     int  pieces = job.pieces, last_blocks = job.part - (pieces - 1) * BLOCKS, first_block = part * job.part, count = pieces * job.rounds;
-    Walk ahead(first_col, 0), of_w(first_col, 0), of_x(first_col, part); /* the next piece to load; the pieces to multiply */
+    Walk ahead(first_col, 0), of_w(first_col, 0), of_x(first_col, part); /* ahead: next piece to load; of_w, of_x: pieces to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; q < min(count, job.w_slots); q++, ahead.next(pieces, stride, job.w_slots, false))
         if (lane == 0) shared.bring_w(jobs, ahead, first_block);

@@ -50,7 +50,7 @@ struct CodesJob {
     int64_t        x_stride, w_stride, c_stride, scale_stride;
     GemmOperand    c, bias;
     int            m, n, k, pieces, blocks;  /* pieces: number of pieces along k; blocks: blocks of the last piece */
-    int            rounds, x_slots, w_slots; /* tiles of a warp; slots of x; slots of w of each warp */
+    int            rounds, x_slots, w_slots; /* rounds: tiles of a warp; x_slots: slots of x; w_slots: slots of w of each warp */
     bool           x_stays, w_constant, by_boxes, has_bias;
 };
 
@@ -68,7 +68,7 @@ static __device__ __forceinline__ uint2 shared_pair(uint32_t address)
     return pair;
 }
 
-/* The row of x, of eight, in column `col` of the second operand: lanes that read at the same time then read different banks. */
+/* Which of eight rows of x is column `col` of the second operand: lanes that read at the same time then read different banks. */
 static __device__ __forceinline__ int row_of(int col)
 {
     return (col & 3) * 2 + (col >> 2);
@@ -134,8 +134,8 @@ static __device__ __forceinline__ void add_and_make(float (&c)[NT][XT][4], const
     for (int s = 0; s < 2; s++) now.add(c, s), next.make(words, scale, pair, s);
 }
 
-/* Adds a block. Its first two steps are converted and its first half's words are loaded before; the same is then done for the next
- * block. */
+/* Adds a block's products. On entry the block's first two steps are converted and the words of its first half are loaded; on return the
+ * next block is in this state. */
 template <typename Codes, int W8, int XR, int XT> struct CodesChain {
     typedef CodesOperands<Codes, W8, XR, XT> Operands;
     uint32_t                                 words[W8][4], more[W8][4];
@@ -215,7 +215,7 @@ template <typename Codes, int W8> struct CodesFinish {
 
 /* A position among the pieces of a block's rows of x, or of a warp's tiles of w, and among their slots in shared memory. */
 struct CodesWalk {
-    int piece, n, slot, round; /* piece along k; the tile's first row of w; slot of the ring; how often the ring was passed */
+    int piece, n, slot, round; /* piece: piece along k; n: tile's first row of w; slot: in the ring; round: how often the ring was passed */
 
     __device__ __forceinline__ CodesWalk(int n_) : piece(0), n(n_), slot(0), round(0) {}
 
@@ -339,7 +339,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
 {
     typedef CodesShared<XR, 8 * W8, BLOCKS> Shared;
     int                                     count = job.pieces * job.rounds, lane = threadIdx.x & 31;
-    CodesWalk                               ahead(from), of_w(from), of_x(from); /* the next piece to load; the pieces to multiply */
+    CodesWalk ahead(from), of_w(from), of_x(from); /* ahead: next piece to load; of_w, of_x: pieces to multiply */
     if (!job.w_constant) await_launches();
     for (int q = 0; !job.by_boxes && q < min(count, job.w_slots); q++, ahead.next(job.pieces, stride, job.w_slots, false))
         shared.bring_w(job, ahead);

@@ -62,7 +62,7 @@ static void decode(const KernelArgs *args, int codes, int scale, float *out)
     pool_run(args->pool, div_up(type_rows(&d.codes->type), rows_per_task(cols)), decode_task, &d);
 }
 
-/* The same product of the decoded codes. */
+/* fp4_linear's product with decoded codes a and b as its operands. */
 static Gemm decoded_product(const KernelArgs *args, float *a, float *b)
 {
     Gemm g;

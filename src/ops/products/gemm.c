@@ -75,7 +75,7 @@ static int64_t pack_tasks(const Gemm *g, const GemmGrid *grid, const Block *bloc
     return g->b.trans ? div_up(block->cols, PACK_COLS) : block->cols ? div_up(block->depth, PACK_ROWS) : 0;
 }
 
-/* Bytes of a panel of b for a bf16 kernel; and the address of depth l of the panel that begins at column `col`. */
+/* pairs_panel: bytes of a panel of b for a bf16 kernel. pairs_panels: the address of depth l of the panel that begins at column `col`. */
 static size_t pairs_panel(const GemmJob *job, int64_t depth)
 {
     return bgemm_panel(job->grid.pairs, job->grid.pairs->cols, depth);

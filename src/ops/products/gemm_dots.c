@@ -95,7 +95,7 @@ VEC_WIDE_ROW __m512 vec16_get(DType dtype, const void *row, int64_t i)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
 }
 
-/* Adds up the lanes of two accumulators over `whole` elements, and the elements from there on, in vec_dot's order. */
+/* Adds up the lanes of two accumulators, which hold the first `whole` elements, and then the remaining elements, in vec_dot's order. */
 VEC_WIDE_ROW float end_dot(DType dtype, __m512 low, __m512 high, const float *a, const void *b, int64_t whole, int64_t count)
 {
     Vec8    first = vec16_half(low, 0);
@@ -149,7 +149,7 @@ VEC_WIDE_ROW void dots_of_tile(DType dtype, const float *const *a, const void *b
             for (int j = 0; j < TILE_COLS; j++) {
                 of_b[j] = vec16_get(dtype, b, j * stride + i + half * 16);
                 __asm__("" : "+v"(of_b[j]));
-                if (dtype != DT_F32 && !half) fetch_ahead(dtype, b, j * stride + i); /* f32 is mostly converted columns */
+                if (dtype != DT_F32 && !half) fetch_ahead(dtype, b, j * stride + i); /* f32: mostly converted columns, which are cached */
             }
 #pragma GCC unroll 4
             for (int r = 0; r < FEW_ROWS; r++) {

@@ -47,8 +47,8 @@ size_t gemm_few_workspace(const Gemm *g, int num_workers)
 
 typedef struct FewJob {
     const Gemm *gemm;
-    float      *rows, *scratch; /* a's rows, for all workers; scratch of each worker */
-    int64_t     cols, depth;    /* columns of a task; depth of a run */
+    float      *rows, *scratch; /* rows: a's rows, for all workers; scratch: of each worker */
+    int64_t     cols, depth;    /* cols: columns of a task; depth: depth of a run */
     bool        paired;         /* the kernel is bgemm_few_paired */
 } FewJob;
 

@@ -16,14 +16,14 @@ typedef struct GemmGrid {
     int64_t            rows;  /* tile_m is a multiple of this */
     int64_t            depth; /* depth of a run, whose sums are then added to c */
     int64_t            block_k, block_n, tile_m, tile_n;
-    int64_t            large, small_m; /* tiles in the last columns of a block: how many have tile_m rows; rows of the others */
-    bool               a_lies;         /* a is read in place, not packed */
-    bool               a_stays;        /* a stays in the L1 cache, since tiles are computed row by row */
-    BPlace             b;
-    bool               shares;  /* each worker begins with tiles side by side, which it wrote the last time and has in its caches */
-    bool               by_rows; /* tiles are numbered row by row, and all have tile_m rows; else they are numbered column by column */
-    bool               apart;   /* each depth of a tile is a task */
-    bool               kept;    /* fp32 sums of a bf16 c are kept from block to block; else a tile is summed over all of k at once */
+    int64_t large, small_m; /* in the last columns of a block, large: how many tiles have tile_m rows; small_m: rows of the other tiles */
+    bool    a_lies;         /* a is read in place, not packed */
+    bool    a_stays;        /* a stays in the L1 cache, since tiles are computed row by row */
+    BPlace  b;
+    bool    shares;  /* each worker begins with tiles side by side, which it wrote the last time and has in its caches */
+    bool    by_rows; /* tiles are numbered row by row, and all have tile_m rows; else they are numbered column by column */
+    bool    apart;   /* each depth of a tile is a task */
+    bool    kept;    /* fp32 sums of a bf16 c are kept from block to block; else a tile is summed over all of k at once */
 } GemmGrid;
 
 /* A tile of c; columns are counted from the block's first. */
@@ -58,8 +58,8 @@ GemmTile grid_tile(const Gemm *g, const GemmGrid *grid, int64_t cols, int64_t nu
 int64_t grid_panel_depth(const GemmGrid *grid, int64_t depth);
 
 /* Scratch. grid_blocks: blocks of packed b that are in memory at a time; grid_block_floats: floats of one. grid_part_floats: floats of
- * GemmJob.parts (gemm.c). For each worker, grid_a_floats: floats of its panels of a; grid_b_floats: of the panel of b that follows them
- * if tasks pack b. The last function: both, and a tile of c unless c is fp32. */
+ * GemmJob.parts (gemm.c). For each worker, grid_a_floats: floats of its panels of a; grid_b_floats: floats of the panel of b that follows
+ * them if tasks pack b. grid_scratch_floats: both of these, and a tile of c unless c is fp32. */
 int64_t grid_blocks(const Gemm *g, const GemmGrid *grid);
 int64_t grid_block_floats(const GemmGrid *grid);
 int64_t grid_part_floats(const Gemm *g, const GemmGrid *grid);

@@ -14,7 +14,7 @@ enum { CHUNK = 64, ALONG = CHUNK + 8, PIECES = CHUNK / 8 };
 typedef struct GroupsJob {
     const uint16_t *x, *w;
     uint16_t       *c;
-    int64_t         x_stride, c_stride, w_group; /* elements between rows; between the groups' matrices */
+    int64_t         x_stride, c_stride, w_group; /* elements between rows; w_group: between the groups' matrices */
     int             m, n, k, w_stride;
 } GroupsJob;
 

@@ -8,7 +8,8 @@ typedef struct GroupLinearAttrs {
     bool    turned;      /* y_g = x_g w_g; else y_g = x_g w_g^T */
 } GroupLinearAttrs;
 
-/* Number of groups; rows of w of each group; first of these rows that is read, and how many are; columns of w. */
+/* count: number of groups; rows: rows of w of each group; begin, size: the first of these rows that is read, and how many are; cols:
+ * columns of w. */
 typedef struct Groups {
     int64_t count, rows, begin, size, cols;
 } Groups;

@@ -12,7 +12,7 @@ enum { GROUP = 4, ALONG = 4 * 32, WARPS = 8, PIECE = 2048, MOST_SLOTS = 3, LEAST
 /* Bytes of one slot of all warps: PIECE bytes of each of GROUP rows. */
 enum { RING_BYTES = WARPS * GROUP * PIECE };
 
-/* A lane's 4 of ALONG elements. */
+/* Loads a lane's 4 of ALONG elements. */
 static __device__ __forceinline__ void four_at(uint32_t address, float (&out)[4])
 {
     asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(out[0]), "=f"(out[1]), "=f"(out[2]), "=f"(out[3]) : "r"(address));
@@ -33,7 +33,7 @@ template <> __device__ __forceinline__ void numbers_at<int8_t>(uint32_t address,
     for (int i = 0; i < 4; i++) out[i] = __uint_as_float(__byte_perm(word, 0x4B000000u, 0x7540u + i)) - 8388736.0f;
 }
 
-/* Sums of each v[i] over the lanes, added up in pairs as in warp_sum: afterwards v[0] is sum number `lane / (32 / N)`. */
+/* Sums each v[i] over all lanes, in pairs as warp_sum does. Afterwards a lane's v[0] is the sum of all v[lane / (32 / N)]. */
 template <int N> static __device__ __forceinline__ void sum_lanes(float (&v)[N])
 {
     int lane = threadIdx.x & 31, n = N;
@@ -71,7 +71,7 @@ template <typename T> struct Pieces {
         if (++slot == job.slots) slot = 0, parity ^= 1;
         if (++piece == job.pieces) piece = 0, v += stride;
     }
-    /* Begins to copy this piece; by one lane. */
+    /* Begins to copy this piece. Called by one lane. */
     __device__ __forceinline__ void bring(const StreamJob &job, uint32_t ring, uint64_t *full) const
     {
         int64_t row_bytes = job.h.dim * (int64_t)sizeof(T), at = (int64_t)piece * PIECE;
