@@ -1,7 +1,7 @@
 /* attention_cached: attention of new tokens over a key/value cache in pages. First, keys and values of row b's tokens are written at
- * positions starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t (with a window, the last of them). Position p of row b
- * is in page pages[b][p / S], at slot p mod S. A query's bits don't depend on the other tokens of the call, nor on which pages its row
- * uses.
+ * positions starts[b], starts[b] + 1, ..; then token t attends keys 0..starts[b]+t (with a window, only the last `window` of these).
+ * Position p of row b is in page pages[b][p / S], at slot p mod S. A query's bits don't depend on the other tokens of the call, nor on
+ * which pages its row uses.
  *
  * A cache in e4m3 has no scale: values beyond 448 become 448. */
 #include "ops/attention/attention.h"

@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-enum { PAGES_TILE = 64 }; /* keys of a tile; tiles begin at multiples of it */
+enum { PAGES_TILE = 64 }; /* keys of a tile; a tile begins at a multiple of this */
 
 /* The most tiles that one query's keys touch. window: 0: none; room: positions that the row may have. */
 static inline int64_t attention_pages_tiles(int64_t window, int64_t room)

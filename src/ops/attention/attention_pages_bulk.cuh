@@ -84,8 +84,8 @@ template <int D, int HALVES, typename C> struct TileRing {
         phase_wait(empty + stage, parity ^ 1);
     }
 
-    /* Frees the stage for the next copy. Called by a warp that has read it. written: the warp also wrote to it; its
-     * writes become visible before the engine's. */
+    /* Frees the stage for the next copy. Called by a warp that has read it. written: the warp also wrote to it; these become visible before
+     * the copy engine writes. */
     __device__ __forceinline__ void release(bool written) const
     {
         if (written) publish_tiles();

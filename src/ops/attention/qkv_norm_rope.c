@@ -73,7 +73,7 @@ static OpCost qkv_norm_rope_cost(const Node *node)
 enum { HEADS = 8 };
 
 /* Normalizes and rotates `heads` contiguous query and key heads of a row, at most HEADS; the first `queries` use wq, the rest wk. y, rstd
- * NULL: not wanted. Elements `ahead` further on are prefetched. */
+ * NULL: not wanted. Elements at distance `ahead` are prefetched. */
 VEC_ROW void turn_heads(DType dtype, int64_t head_dim, bool norms, const void *x, void *y, int64_t queries, int64_t heads, const float *wq,
                         const float *wk, double eps, float *rstd, const float *cosines, int64_t ahead)
 {

@@ -18,9 +18,9 @@ VEC_ROW void rope_pair(DType dtype, DType to, bool norm, const void *x, void *y,
     vec_set(y, to, i + half, fmaf(second, cosine, first * sine));
 }
 
-/* Rotates the pairs of `heads` contiguous heads, with `inverse` back; with `norm` x is multiplied by rstd[head] and w first. y, of dtype
- * `to`, may be x. cosines: `half` cosines, then `half` sines. If head_dim is a compile-time constant the loops unroll, which is worth a
- * third of the time. */
+/* Rotates the pairs of `heads` contiguous heads; with `inverse`, in the other direction. With `norm`, x is multiplied by rstd[head] and w
+ * first. y, of dtype `to`, may be x. cosines: `half` cosines, then `half` sines. If head_dim is a compile-time constant the loops unroll,
+ * which is worth a third of the time. */
 VEC_ROW void rope_heads(DType dtype, DType to, bool inverse, bool norm, const void *x, void *y, const float *w, const float *rstd,
                         int64_t heads, int64_t head_dim, const float *cosines, int64_t half)
 {

@@ -35,8 +35,8 @@ template <bool CAP> static __device__ __forceinline__ float capped(float x, floa
     return CAP ? cap * tanhf(x / cap) : x;
 }
 
-/* Returns the largest element and the sum of exp(x - largest) to every thread; with CAP of capped elements. A thread's running maximum
- * starts from the least finite number: its pieces may be all -inf, and -inf - -inf is NaN. */
+/* Returns the largest element and the sum of exp(x - largest) to every thread; with CAP, elements are capped first. A thread's running
+ * maximum starts from the least finite number: its pieces may be all -inf, and -inf - -inf is NaN. */
 template <typename T, bool VEC, bool CAP>
 static __device__ __forceinline__ void row_softmax(const T *row, int64_t cols, float cap, float *scratch, float *out_most, float *out_sum)
 {

@@ -48,7 +48,7 @@ static __global__ void dora_elements(TensorView y, TensorView m, const float *no
     }
 }
 
-/* Blocks along columns, and along rows as many as keep a GPU busy. */
+/* The grid: `blocks` blocks along columns, and along rows as many as keep a GPU busy. */
 static dim3 grid_of(int64_t rows, int64_t blocks)
 {
     enum { ENOUGH = 4096 };

@@ -28,7 +28,8 @@ typedef struct RowsFusion {
     const RowsNorm *norm; /* norm of a, which has one row and satisfies rows_norm_fits; NULL: none */
 } RowsFusion;
 
-/* Bytes of shared memory that a block of few_rows_bulk.cu may need. GPUs of compute capability 9.0 and later have as many, except 12.0. */
+/* Bytes of shared memory that a block of few_rows_bulk.cu may need. GPUs of compute capability 9.0 and later offer this, except those of
+ * 12.0. */
 enum { FEW_ROWS_BULK_SHARED = 220 << 10 };
 static inline bool few_rows_bulk_serves(const CudaDevice *device)
 {

@@ -52,7 +52,7 @@ struct BulkJob {
     RowsNorm        norm;        /* norm of a single row; norm.w NULL: none */
 };
 
-/* Products with the same x. Columns of both are numbered as one sequence; the second one's begin at `second`, a multiple of a tile. */
+/* Products with the same x. Their columns are numbered as one sequence: the second product's begin at `second`, a multiple of a tile. */
 template <int COUNT> struct BulkJobs {
     BulkJob of[COUNT];
     int     second;

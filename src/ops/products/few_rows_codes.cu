@@ -100,7 +100,7 @@ template <typename Codes, int W8, int XR, int XT> struct CodesOperands {
         for (int i = 0; i < 2 * NT; i++) w[i / NT][i % NT][1] = kept(0), w[i / NT][i % NT][3] = kept(0);
     }
 
-    /* block: address of x; pair: which two of its four steps */
+    /* block: address of the block of x; pair: which two of the block's four steps */
     __device__ __forceinline__ void take(uint32_t block, const CodesReads<XR> &reads, int pair)
     {
 #pragma unroll

@@ -2,9 +2,9 @@
  * of few_rows.cu, to the bit. A step of 16 elements takes 17 cycles here, and 25 or more by mma.sync. It is short because left operands are
  * in registers: from shared memory a step takes 26.
  *
- * A block has one tile of columns, which one warpgroup computes side by side: x is the left operand, w the right one. Another warp loads
- * both in stages of STAGE_BLOCKS * 64 elements along k. If nothing in the program writes w, its loads begin before the preceding launches
- * have ended. Elements beyond k are zeros, which change no sum.
+ * A block has one tile of columns, which one warpgroup computes: x is the left operand, w the right one. Another warp loads both in stages
+ * of STAGE_BLOCKS * 64 elements along k. If nothing in the program writes w, its loads begin before the preceding launches have ended.
+ * Elements beyond k are zeros, which change no sum.
  *
  * A stage consists of blocks of 64 elements along k, first of w, then of x: rows of 128 bytes whose 16-byte chunks are permuted by row
  * (tensor_map.h). If w is gate and up, a block has equally many rows of both. */

@@ -1,8 +1,8 @@
-/* A task computes a tile of c, one depth after the other, from rows of a and columns of b. An operand is read in place unless its layout
- * costs more than packing it. Each task packs its own rows of a. b is packed a block at a time for all workers; the next block is packed by
- * workers that find no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the panel is then in its
- * L1 or L2 cache. If there are few workers and a is read in place, each worker may compute parts of c alone, as products on one thread.
- * While a tile is computed, the operands of the next one are prefetched, a cache line every few steps along k.
+/* A task computes a tile of c, one depth (a run along k) after the other, from rows of a and columns of b. An operand is read in place
+ * unless its layout costs more than packing it. Each task packs its own rows of a. b is packed a block at a time for all workers; the next
+ * block is packed by workers that find no tile left of this one. For few rows of c each task packs b too, a panel when it needs it: the
+ * panel is then in its L1 or L2 cache. If there are few workers and a is read in place, each worker may compute parts of c alone, as
+ * products on one thread. While a tile is computed, the operands of the next one are prefetched, a cache line every few steps along k.
  *
  * If there are few tiles for the workers, or only thin ones, each depth is a task of its own: its sums stay apart until all sums of a block
  * exist, and are then added in the same order. Operands in bf16, FP8 or int8 become fp32 as they are packed, unless the kernel multiplies
@@ -145,8 +145,8 @@ static SgemmAhead rows_ahead(const void *data, int64_t stride, int64_t floats, i
     return (SgemmAhead){data, div_up(floats, 16), stride * (int64_t)sizeof(float), rows};
 }
 
-/* Collects what `tile` reads first from depth l of the block on, to be prefetched during `now` at depth now_l. Returns the number of
- * entries. Data stored along the depth isn't collected: the hardware prefetches it, or it came with the rows before. */
+/* Lists the data that `tile` reads first, from depth l of the block on, to be prefetched while `now` is computed at depth now_l. Returns
+ * the number of entries. Data stored along the depth isn't listed: the hardware prefetches it, or it was loaded with the previous rows. */
 static int read_next(const GemmJob *job, const GemmTile *now, int64_t now_l, const GemmTile *tile, int64_t l, SgemmAhead *ahead)
 {
     const Gemm *g = job->gemm;

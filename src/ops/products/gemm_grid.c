@@ -33,7 +33,7 @@ enum {
     FAR_APART = 1 << 16,    /* bytes: if stored rows of an a across the depth are this far apart, a is packed unless it stays in L1 */
     WIDE = 512,             /* columns of a tile, at most, if b is read in place */
     STAYS_ROWS = 1024,      /* a may stay in the L1 cache from this many rows of c on: with fewer, b isn't in the caches yet */
-    STAYS_FLOATS = 1 << 17, /* floats of b over a run, at most, if a stays in the L1 cache: they come from the L2 cache */
+    STAYS_FLOATS = 1 << 17, /* if a stays in the L1 cache, b has at most this many floats over a run: they come from the L2 cache */
     OWN_N = 128,            /* columns of c that a worker computes alone: their run of b stays in its L2 cache */
     OWN_FEWEST = 1024,      /* a worker computes columns alone from this many columns of c on */
     UNEVEN = 16,            /* a worker computes columns alone if the largest share times the workers is at most n / UNEVEN more than n */
@@ -135,7 +135,8 @@ static void cut_tiles(GemmGrid *grid, int64_t m, int64_t n, int64_t tile_m, int6
     }
 }
 
-/* Makes the last tiles small, so that workers end at nearly the same time; not if each has as many tiles, all of nearly one size. */
+/* Makes the last tiles small, so that workers end at nearly the same time. Makes none small for one worker, or if all workers have the same
+ * number of tiles, few and of nearly one size. */
 static void cut_last(GemmGrid *grid, int64_t m, int64_t n, int num_workers)
 {
     int64_t tiles = num_tiles(grid, m, n), whole = div_up(m, grid->tile_m) * grid->tile_m;
@@ -144,8 +145,9 @@ static void cut_last(GemmGrid *grid, int64_t m, int64_t n, int num_workers)
     grid->large = alike || num_workers == 1 ? div_up(m, grid->tile_m) : max_i64(0, m / grid->tile_m - div_up(num_workers, 2));
 }
 
-/* Gives tiles fewer rows, at least half as many, if all workers then end sooner. beside: tiles with the same rows. A tile takes as long as
- * its rows and TILE_ROWS more, and one row more if its last panel isn't whole. The last worker is late by half a tile. */
+/* Gives tiles fewer rows, at least half as many, if all workers then end sooner. beside: number of tiles with the same rows. Estimate: a
+ * tile takes as long as its rows and TILE_ROWS more, and one row more if its last panel isn't whole. The last worker is late by half a
+ * tile. */
 static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_workers)
 {
     int64_t rows = grid->pairs ? grid->rows : SGEMM_ROWS / 3, panel = grid->pairs ? grid->rows : sgemm_kernel()->rows, best = INT64_MAX;
@@ -165,7 +167,7 @@ static int64_t own_cols(const Gemm *g, int num_workers)
     if (!lies || g->n < OWN_FEWEST || g->m < STAYS_ROWS || OWN_N * depth > STAYS_FLOATS) return g->n;
     if (place_b(g, true, false) != B_BLOCKS || (num_workers == 1 && !cpu_reads_aliased())) return g->n;
     int64_t tasks = div_up(div_up(g->n, OWN_N), num_workers) * num_workers, cols = even_tile(g->n, div_up(g->n, tasks), SGEMM_COLS);
-    int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* columns of the worker that has most */
+    int64_t most = div_up(div_up(g->n, cols), num_workers) * cols; /* columns of the busiest worker */
     return most * num_workers <= g->n + g->n / UNEVEN ? cols : g->n;
 }
 

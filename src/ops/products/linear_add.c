@@ -3,7 +3,7 @@
 
 static const AttrDef linear_add_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1), ATTR_INT(LinearAttrs, col, 0), {0}};
 
-/* y (...,Y), x (...,K) of the same rows, w (M,K) -> y. */
+/* y (...,Y), x (...,K) with y's number of rows, w (M,K) -> y. */
 static Status linear_add_infer(Node *node)
 {
     const LinearAttrs *attrs = node->attrs;

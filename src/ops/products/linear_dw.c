@@ -7,7 +7,7 @@ static const AttrDef linear_dw_attrs[] = {ATTR_FLOAT(LinearAttrs, alpha, 1),
                                           ATTR_DTYPE(LinearAttrs, dw_dtype),
                                           {0}};
 
-/* dy (...,Y), x (...,K) of the same rows, [acc (M,K)] -> dw (M,K), in dy's dtype unless acc or an attribute names another. */
+/* dy (...,Y), x (...,K) with dy's number of rows, [acc (M,K)] -> dw (M,K), in dy's dtype unless acc or an attribute names another. */
 static Status linear_dw_infer(Node *node)
 {
     const LinearAttrs *attrs = node->attrs;

@@ -4,7 +4,7 @@
 
 LORA_ATTRS(lora_add_attrs, );
 
-/* y (...,Y), h (..., members r) of the same rows, b (M,r) -> y. */
+/* y (...,Y), h (..., members r) with y's number of rows, b (M,r) -> y. */
 static Status lora_add_infer(Node *node)
 {
     TRY(lora_infer(node, "y"));

@@ -1,5 +1,5 @@
-/* How lora_add_bwd cuts its work on a GPU, by shapes alone: the kernel and plans need it. A slab is up to 256 columns of dy of one member,
- * a tile is 64 tokens, a chunk is some tiles. The workspace has partial sums in fp32: dh of each slab, db of each chunk. */
+/* How lora_add_bwd cuts its work on a GPU: by shapes alone, so that the kernel and plans agree. A slab is up to 256 columns of dy of one
+ * member, a tile is 64 tokens, a chunk is some tiles. The workspace has partial sums in fp32: dh of each slab, db of each chunk. */
 #pragma once
 
 #include "device/device.h"

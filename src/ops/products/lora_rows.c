@@ -28,8 +28,8 @@ static Status check_ranks(const LoraRowsAttrs *attrs, int64_t most)
     return OK;
 }
 
-/* y (...,Y), h (..., members n r) of the same rows, b (n M,r), adapters i32 (B), one for each of B sequences with equally many rows -> y.
- * An adapter outside [0, n): none. */
+/* y (...,Y), h (..., members n r) with y's number of rows, b (n M,r), adapters i32 (B), one for each of B sequences with equally many rows
+ * -> y. An index outside [0, n): no adapter. */
 static Status lora_rows_infer(Node *node)
 {
     const LoraRowsAttrs *attrs = node->attrs;

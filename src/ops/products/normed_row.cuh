@@ -28,8 +28,8 @@ template <typename T> static __device__ __forceinline__ void load_summed(const R
 }
 
 /* Norms the row, by `threads` threads (whole warps), for which `meet` is a barrier. The loads of bring_norm have arrived after the first
- * meet. put(c, v) receives the normed elements, 8 from c on at a time. PACKS: packs that a thread loads at a time. row: room for x, or for
- * its sum with the residual; scratch: NORM_WARPS floats of shared memory. */
+ * meet. put(c, v) receives 8 normed elements v at a time, from element c on. PACKS: packs that a thread loads at a time. row: room for x,
+ * or for its sum with the residual; scratch: NORM_WARPS floats of shared memory. */
 template <typename T, int PACKS, typename F, typename P>
 static __device__ __forceinline__ void norm_row(const RowsNorm &norm, int k, T *row, const T *w, float *scratch, int thread, int threads,
                                                 F meet, P put)

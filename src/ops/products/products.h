@@ -190,7 +190,7 @@ static inline int lora_add_products(const KernelArgs *args, Gemm *out)
     return lora_products(LORA_ADD, (const LoraAttrs *)args->attrs, &args->out[0], &args->in[1], &args->in[2], true, out);
 }
 
-/* The wanted products, those of dh first. */
+/* The wanted products: dh's first, then db's. */
 static inline int lora_add_bwd_products(const KernelArgs *args, Gemm *out)
 {
     const LoraAttrs  *attrs = (const LoraAttrs *)args->attrs;

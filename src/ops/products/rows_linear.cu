@@ -1,5 +1,5 @@
 /* rows_linear on CUDA: bf16 and f16 by few_rows_bulk.cu, with the bits of rms_norm, linear and swiglu if sums are whole; anything else an
- * element a thread. The norm of a single row is computed in the product, that of more rows in a launch of its own. */
+ * element a thread. The norm of a single row is computed in the product, the norm of several rows in a launch of its own. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/elementwise/gated.cuh"
 #include "ops/products/normed_rows.cuh"
