@@ -37,13 +37,13 @@ enum {
 
 typedef struct AttentionDims {
     int            batch, len, num_heads, num_kv_heads, dim, group;
-    int            v_dim;          /* head dim of values and o; q and k have dim */
+    int            v_dim;          /* head dim of v and o; q and k have head dim `dim` */
     float          scale, softcap; /* softcap 0: none */
     int            window;         /* number of keys that a query attends; INT_MAX: all up to its own */
     bool           bidirectional;  /* a query also attends the keys after its own */
     DType          dtype;          /* dtype of all tensors except lse and a cache */
     DType          cached;         /* dtype of k and v if these are a cache: `dtype` or e4m3 */
-    Heads          q, k, v, o;     /* k, v: the cache, if there is one */
+    Heads          q, k, v, o;     /* with a cache, k and v are the cache */
     float         *lse;            /* output, (B,H,T); NULL: not wanted */
     const int32_t *doc_start;      /* first key of each query's document, (B,T); NULL: 0 */
     Numbers        sinks;          /* (H) one extra score per head, without a key; data NULL: none */

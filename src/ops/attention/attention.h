@@ -36,10 +36,10 @@ static inline void *heads_at_mut(const Heads *heads, int64_t b, int64_t t, int64
 typedef struct Attention {
     int64_t        batch, len;                          /* batch rows, queries of each */
     int64_t        num_heads, num_kv_heads, dim, group; /* group: query heads of one key/value head */
-    int64_t        v_dim;                               /* head dim of values and o; q and k have dim */
+    int64_t        v_dim;                               /* head dim of v and o; q and k have head dim `dim` */
     int64_t        first;                               /* keys before the first query; of the longest row if rows differ */
     const int32_t *starts;                              /* (batch) keys before the first query of each row; NULL: none */
-    int64_t        window;                              /* how many keys up to its own a query attends; 0: all */
+    int64_t        window;                              /* number of keys that a query attends, up to its own; 0: all */
     float          scale, softcap;                      /* softcap 0: none */
     bool           bidirectional;                       /* a query also attends the keys after its own */
     Heads          q, k, v, o;
@@ -135,7 +135,7 @@ Heads heads_of_view(const TensorView *view, int64_t dim);
 /* The heads of a cache (N,S,heads,D), addressed through `pages` (B,P), each row's page numbers. */
 Heads heads_of_pages(const TensorView *cache, const TensorView *pages, int64_t dim);
 
-/* ERR_INVALID: `tokens` new tokens of a row don't fit into its pages. Reads types only, so it runs before any kernel. */
+/* ERR_INVALID: `tokens` new tokens of a row don't fit into its pages. Reads types only, so it can run before any kernel. */
 NODISCARD Status attention_check_room(const TensorType *cache, const TensorType *pages, int64_t tokens);
 
 /* ERR_INVALID: new tokens of a row are outside its positions, or a page number is outside the cache. */

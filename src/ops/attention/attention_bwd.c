@@ -65,7 +65,7 @@ enum {
     STRIPS = 4, /* parts into which the keys are divided */
     BLOCK_K = 128,
     BLOCK_Q = 64,            /* queries of a tile of scores */
-    DIAGONAL_Q = 32,         /* queries of a tile near the diagonal: less than BLOCK_K after the block's first key */
+    DIAGONAL_Q = 32,         /* queries of a tile near the diagonal, where queries are less than BLOCK_K after the block's first key */
     STRIP_STEP = SGEMM_COLS, /* a strip has a multiple of this many keys */
 };
 

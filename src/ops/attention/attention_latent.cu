@@ -39,14 +39,14 @@ typedef struct LatentJob {
     Heads   k; /* the new tokens' keys */
     float  *sums;
     float2 *totals;        /* largest score (before scaling), sum of exponentials */
-    int     passes;        /* blocks of queries of a row */
+    int     passes;        /* number of blocks that share a row's queries */
     bool    shares, early; /* shares: rows have one token; early: starts and pages are constant */
 } LatentJob;
 
 /* The work of a block: up to ROWS queries, and `count` tiles of their keys. */
 typedef struct LatentPiece {
-    int  b, query, queries; /* b: the row; query: the first query, counted over tokens and heads; queries: how many */
-    int  tile, count;       /* tile: the first tile; count: how many */
+    int  b, query, queries; /* b: the row; query: the first query, counted over tokens and heads; queries: how many queries */
+    int  tile, count;       /* tile: the first tile; count: how many tiles */
     int  slot, unit;        /* slot: the first slot of the row's sums; unit: how many tiles a slot sums up */
     bool whole;             /* the piece has all tiles of its queries, so no sums go to the workspace */
 } LatentPiece;

@@ -171,7 +171,7 @@ static __device__ __forceinline__ void put_new(T *k_tile, T *v_tile, int row, co
     }
 }
 
-/* Stores one tile's sums for the first `count` of 16 heads. row: b * H + the first head, an index as in d.totals. */
+/* Stores one tile's sums for the first `count` of 16 heads. row: b * H + the first head, as in the dims of d.totals. */
 template <int D, typename T>
 static __device__ __forceinline__ void store_tile(const Decode &d, int64_t row, int count, int tile, const uint32_t (&p)[4][4],
                                                   const float (&most)[2], const float (&total)[2], const T *v_tile)

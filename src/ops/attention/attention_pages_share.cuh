@@ -15,7 +15,7 @@ typedef struct Decode {
     HeadTurns turns;
     float    *sums;
     float2   *totals; /* largest score (before scaling), sum of exponentials */
-    int       tiles;  /* the most tiles of a row */
+    int       tiles;  /* the most tiles that a row may have */
     int       passes; /* passes over a group's heads, WARP_HEADS at a time */
     bool      shares; /* blocks take pieces of rows (Share); if a row is one piece, its block writes o */
     bool      early;  /* starts and pages are constant: the cache is read before earlier launches have ended */

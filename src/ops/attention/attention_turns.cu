@@ -22,7 +22,7 @@ typedef struct Turns {
 
 /* Keys and queries have D columns, values and do have E. With two stages the kernel uses run_early, with three it uses run. */
 template <int D, int E> struct TurnsShared {
-    enum { STAGES = D + E <= 256 ? 3 : 2, DS_TILES = STAGES - 1 }; /* as many as fit */
+    enum { STAGES = D + E <= 256 ? 3 : 2, DS_TILES = STAGES - 1 }; /* as many stages as fit */
     char     keys[GROUPS][SwizzledTile<D>::BYTES], values[GROUPS][SwizzledTile<E>::BYTES];
     char     q[STAGES][SwizzledTile<D>::BYTES], grad_o[STAGES][SwizzledTile<E>::BYTES];
     char     ds[DS_TILES][GROUPS * PIECE_BYTES]; /* ds of one or two tiles, each (keys, queries) */
@@ -350,7 +350,7 @@ static __device__ __forceinline__ void differentiate(float (&dp)[8][4], const fl
         for (int e = 0; e < 4; e++) dp[n][e] = p[n][e] == 0 ? 0 : dp[n][e];
 }
 
-/* The weights in a left operand, as fp32. */
+/* Unpacks the weights of a left operand to fp32. */
 static __device__ __forceinline__ void as_floats(float (&c)[8][4], const uint32_t (&a)[4][4])
 {
 #pragma unroll

@@ -108,7 +108,7 @@ template <int D, bool SHARED = (D > 128)> struct Queries {
 template <int D> struct Queries<D, true> {
     const char *q;
 
-    /* tile: the warpgroup's own, in shared memory. */
+    /* tile: shared memory for the warpgroup's queries. */
     __device__ __forceinline__ Queries(const AttentionDims &a, int b, int row, int head, char *tile) : q(tile)
     {
         TileCopy<D>(a.q, b, head, threadIdx.x % MMA_THREADS).begin(tile, row, a.len);

@@ -57,7 +57,7 @@ static size_t lm_head_loss_bwd_workspace(const Node *node, int num_workers)
     const TensorType *x = &node->in[IN_X]->type, *w = &node->in[IN_W]->type;
     LmHead            head = {.rows = type_rows(x), .channels = type_cols(x), .vocab = w->dim[0], .x.type = *x, .w.type = *w};
     head.narrow = narrow(x, w, node->attrs);
-    /* only compared with NULL */
+    /* data is only compared with NULL */
     if (node->out[OUT_DX]) head.dx = (TensorView){&head, node->out[OUT_DX]->type};
     if (node->out[OUT_DW]) head.dw = (TensorView){&head, node->out[OUT_DW]->type};
     return lm_head_workspace(&head, num_workers);

@@ -28,7 +28,7 @@ enum {
     MOST_ROWS = 64,
     MOST_ALONE = 32768, /* elements of a single row, at most */
     MOST_WARPS = 16,
-    MOST_SLOTS = 64, /* slots of x */
+    MOST_SLOTS = 64, /* slots of x, at most */
     W_SLOTS = 16,
     PHASES_BYTES = (2 * MOST_SLOTS + MOST_WARPS * W_SLOTS) * 8,
 };
@@ -46,7 +46,7 @@ struct BulkJob {
     const uint16_t *x;                        /* x, if it has a single row */
     int             rounds, x_slots, w_slots; /* rounds: tiles of a warp; x_slots: slots of x; w_slots: slots of w of each warp */
     bool            x_stays, w_constant, accumulate, has_bias;
-    bool            as_pairs; /* sums are stored plain or with a bias, and pairs of them are aligned as pairs */
+    bool            as_pairs; /* sums are stored plain or with a bias, in pairs of columns that are aligned as pairs */
     float           alpha;
     bool            gated, gelu; /* w is gate and up; each of c's n columns is made of both */
     RowsNorm        norm;        /* norm of a single row; norm.w NULL: none */
@@ -426,7 +426,7 @@ static size_t plan_shared(BulkJob *job, const BulkGrid *grid, int x_rows, size_t
     job->x_stays = x_pieces <= MOST_SLOTS && fixed + 2 * w_piece + x_bytes * x_pieces * (grid->rounds == 1 ? 2 : 1) <= SHARED_ALONE;
     job->x_slots = job->x_stays ? x_pieces : job->parts > 1 ? 2 * job->parts : 3; /* a ring has equally many slots for each part */
     job->x_bytes = (int)(x_bytes * job->x_slots);
-    if (x_rows == 1) { /* the row, and its norm's weights */
+    if (x_rows == 1) { /* x_bytes: of the row and its norm's weights */
         job->x_stays = true, job->x_slots = 0;
         job->x_bytes = (int)cuda_div_up(job->blocks, CHUNKS) * CHUNKS * ROW_BYTES * (job->norm.w ? 2 : 1);
     }

@@ -27,10 +27,10 @@ enum {
     MOST_ROWS = 64,
     MOST_WARPS = 8,
     BRINGERS = 2,    /* warps that load */
-    MOST_SLOTS = 32, /* slots of x */
+    MOST_SLOTS = 32, /* slots of x, at most */
     W_SLOTS = 12,
     X_RING = 3,
-    LEAST_SLOTS = 2, /* slots of w */
+    LEAST_SLOTS = 2, /* slots of w, at least */
     GOOD_SLOTS = 3,
     PHASES_BYTES = 2048,
 };
@@ -378,7 +378,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
         if (Codes::HAS_TILES) scales = next_scales, next_scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
         chain.add(x, w, next_x, next_w, reads, scale, next_scale);
         x = next_x, w = next_w, scale = next_scale;
-        __syncwarp(); /* all lanes have read the piece before */
+        __syncwarp(); /* all lanes have read the previous piece */
         if (!job.x_stays && lane == 0) phase_arrive(&shared.x_free[x_slot]);
         if (job.by_boxes) {
             if (lane == 0) phase_arrive(&shared.w_free[w_slot]);

@@ -198,7 +198,7 @@ static void store_row(const Gemm *g, int64_t row, int64_t col, const float *sums
 typedef struct SumsTo {
     const Gemm *gemm;
     float      *c;
-    int64_t     c_stride, row, col, rows; /* the tile's place in the gemm's c */
+    int64_t     c_stride, row, col, rows; /* row, col, rows: the tile's position in the gemm's c */
     float       factor;
     bool        adds;
     bool        far;  /* c isn't in the caches */

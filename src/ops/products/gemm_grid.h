@@ -34,7 +34,7 @@ typedef struct GemmTile {
 /* Parts of c that a worker computes alone, as products on one thread. Few workers then read little of what another one wrote, which is slow
  * where a host gives each core an L3 cache of its own. */
 typedef struct GemmOwn {
-    int64_t rows, cols; /* of a part; the last parts may have fewer */
+    int64_t rows, cols; /* rows and columns of a part; the last parts may have fewer */
     int64_t parts;      /* 1: all workers compute c together */
 } GemmOwn;
 

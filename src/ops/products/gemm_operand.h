@@ -24,7 +24,7 @@ static inline float whole_scale(const GemmOperand *x)
     return x->scale && x->scaling == GEMM_SCALE_WHOLE ? *x->scale : 1.0f;
 }
 
-/* alpha times the scales of whole operands. */
+/* alpha times the scale of each operand that has one scale for all its elements. */
 static inline float gemm_factor(const Gemm *g)
 {
     return g->alpha * whole_scale(&g->a) * whole_scale(&g->b);

@@ -23,7 +23,7 @@ static __device__ __forceinline__ void head_store(const Head &h, int b, int64_t 
 
 struct HeadLaunch {
     int  processors, shared; /* shared: bytes that a block may have */
-    bool early, w_constant;  /* KernelArgs.early; nothing in the program writes w */
+    bool early, w_constant;  /* early: KernelArgs.early; w_constant: nothing in the program writes w */
 };
 
 enum { HEAD_STREAM_ROWS = 8 };

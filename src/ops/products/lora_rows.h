@@ -5,7 +5,7 @@
 
 enum { LORA_ROWS_Y, LORA_ROWS_H, LORA_ROWS_B, LORA_ROWS_ADAPTERS };
 
-/* Adapters of each member. */
+/* The number of adapters, the same for each member. */
 static inline int64_t lora_rows_adapters(const LoraRowsAttrs *attrs)
 {
     return attrs->ranks.count / lora_count(attrs->rows);

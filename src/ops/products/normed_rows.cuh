@@ -5,15 +5,15 @@
 #include "ops/products/few_rows.h"
 #include "ops/products/normed_rows.h"
 
-/* Launches the norm of all rows, into the workspace. norm: index of the op's input */
+/* Launches the norm of all rows, into the workspace. norm: the input that holds the norm's weights. */
 static Status launch_norm(const KernelArgs *args, int norm, double eps, double offset)
 {
     RowsNormed   normed = rows_normed(args, norm);
     RmsNormAttrs attrs = {eps, offset, 0, 0};
     KernelArgs   made = *args;
-    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* no codes are wanted */
+    TensorView   none = {}, out[NODE_MAX_OUT] = {}, in[NODE_MAX_IN] = {}; /* none: no codes are wanted */
     made.in = in, made.out = out, made.attrs = &attrs;
-    in[norm] = args->in[norm]; /* at this index, which args->constant refers to */
+    in[norm] = args->in[norm]; /* at its own index: args->constant has a bit for each index */
     if (!rows_is_sum(args, norm)) return run_rms_norm<false>(&made, &normed.x, &none, &in[norm], &none, &normed.y, NULL, 0, 0);
     return run_rms_norm<true>(&made, &normed.x, &args->in[norm + 1], &in[norm], &normed.sum, &normed.y, NULL, 0, 0);
 }

@@ -172,7 +172,7 @@ static inline int lora_products(LoraProduct product, const LoraAttrs *attrs, con
                                 bool accumulate, Gemm *out)
 {
     int     members = lora_members(attrs);
-    int64_t tokens = type_rows(&y->type), r = type_cols(&b->type), first = 0; /* first: row of b */
+    int64_t tokens = type_rows(&y->type), r = type_cols(&b->type), first = 0; /* first: the member's first row of b */
     for (int m = 0; m < members; m++) {
         int64_t     rows = attrs->rows[m];
         GemmOperand y_m = gemm_operand(y, product == LORA_DB, attrs->col[m]), h_m = gemm_operand(h, false, m * r),
