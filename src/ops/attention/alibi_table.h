@@ -11,8 +11,8 @@
 #define ALIBI_FN static inline
 #endif
 
-/* The slope of a head. For n heads, n a power of two, slopes are 2^(-8 / n), 2^(-16 / n), ... For other counts: the slopes of the next
- * lower power of two n, then every second slope of 2 n heads. */
+/* The slope of a head. For n heads, n a power of two, slopes are 2^(-8 / n), 2^(-16 / n), ... For other counts: the slopes for n heads, n
+ * being the next lower power of two, then every second slope for 2 n heads. */
 ALIBI_FN double alibi_slope(const AlibiTableAttrs *a, int64_t head)
 {
     int64_t n = 1;

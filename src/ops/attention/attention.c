@@ -278,7 +278,7 @@ static void panel_bias(const Attention *a, const Panel *panel, float *score, int
 }
 
 /* Turns `score` (keys, PANEL; first key `key`) into exponentials, 0 where a query doesn't attend a key. Sums so far are rescaled to the new
- * largest score. Each query adds its keys in order. */
+ * largest score. Each query sums its exponentials in the order of keys. */
 static void panel_softmax(const Attention *a, Panel *panel, float *restrict score, int64_t key, int64_t keys)
 {
     float most[PANEL], total[PANEL], shrink[PANEL];

@@ -49,7 +49,7 @@ typedef struct AttentionDims {
     Numbers        sinks;          /* (H) one extra score per head, without a key; data NULL: none */
     Numbers        bias;           /* (R, H), see attention_bias_row; data NULL: none */
     int            bias_rows;
-    CachePages     pages; /* with a cache: query t is key starts[b] + t, and k and v are indexed by cache position; else query t is key t */
+    CachePages     pages; /* with a cache: query t is key starts[b] + t, and cache positions index k and v; without one: query t is key t */
     /* only in backward: */
     Heads        grad_o, dq, dk, dv; /* dq, dk, dv: data NULL: not wanted */
     const float *dlse;               /* gradient of lse, (B,H,T); NULL: 0 */

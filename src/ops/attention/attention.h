@@ -141,7 +141,7 @@ NODISCARD Status attention_check_room(const TensorType *cache, const TensorType 
 /* ERR_INVALID: new tokens of a row are outside its positions, or a page number is outside the cache. */
 NODISCARD Status attention_check_places(const Attention *a, const TensorView *cache, const TensorView *pages);
 
-/* Writes the rows of new tokens into the cache, converted to its dtype. */
+/* Writes the rows of new tokens into the cache, converted to the cache's dtype. */
 void attention_append(const Attention *a, const Heads *cache, const Heads *rows);
 
 /* Counts the multiplications of q k^T, if every row is one document. If D and E differ: the mean of the counts of q k^T and of p v. */

@@ -88,8 +88,8 @@ static __device__ __forceinline__ float probability(const AttentionDims &a, floa
     return expf(a.softcap * t - lse);
 }
 
-/* Adds ds of a warp's lanes to the warp's sums of dbias. Each lane has another key, `distance` before the query; seen: the query attends
- * it. */
+/* Adds ds of a warp's lanes to the warp's sums of dbias. Each lane has its own key, `distance` tokens before the query; seen: the query
+ * attends that key. */
 static __device__ __forceinline__ void add_biases(const AttentionDims &a, float *sums, float ds, bool seen, int distance)
 {
     int   row = attention_bias_row(a, distance), last = a.bias_rows - 1;

@@ -410,7 +410,7 @@ static __device__ __forceinline__ int last_query(const AttentionDims &a, int b, 
     return min(row + most * TILE_ROWS, a.len);
 }
 
-/* The first queries that attend the lane's two keys of a warp's 16, from `key` on. */
+/* For the lane's two keys among a warp's 16, which begin at `key`: the first query that attends each. */
 template <int FORM> static __device__ __forceinline__ void first_queries(const AttentionDims &a, int b, int key, int (&least)[2])
 {
     for (int half = 0; half < 2; half++) least[half] = first_query<FORM>(a, b, key + (int)(threadIdx.x & 31) / 4 + half * 8);

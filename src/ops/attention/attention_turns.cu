@@ -430,7 +430,7 @@ template <int D, int E, bool CAP, int FORM> struct Multiplier {
                               rows_of(shared->keys[k / 4] + 2 * PIECE_BYTES + at.group * 64, k % 4));
     }
 
-    /* dq over all keys of the block, half of the columns. */
+    /* Starts dq's product over all keys of the block, for half of the columns. */
     __device__ __forceinline__ void begin_dq(const char *all_ds)
     {
         hold(dq);
@@ -441,7 +441,7 @@ template <int D, int E, bool CAP, int FORM> struct Multiplier {
         wgmma_commit();
     }
 
-    /* Starts the products of dv and dk; then, as a group of its own, dq over all keys of the block, half of the columns. */
+    /* Starts the products of dv and dk; then, as a group of its own, dq's product over all keys of the block, for half of the columns. */
     __device__ __forceinline__ void begin_sums()
     {
         char    *all_ds = shared->ds[w.left & 1];
@@ -461,7 +461,8 @@ template <int D, int E, bool CAP, int FORM> struct Multiplier {
         begin_dq(all_ds);
     }
 
-    /* dq of a tile is computed. Leaves it in shared memory for keep_turns; at the tile's last turn, adds the sums so far and stores dq. */
+    /* On entry a tile's dq is computed. Leaves it in shared memory for keep_turns; at the tile's last turn, adds the sums so far to it and
+     * stores dq. */
     __device__ __forceinline__ void add_dq(const Work<D, E, FORM> &of)
     {
         if (!a.dq.data) return;

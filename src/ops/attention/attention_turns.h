@@ -9,7 +9,7 @@
 enum {
     TURNS_SM = 90,
     TURNS_TILE = 64,          /* queries of a tile */
-    TURNS_LEAST_DENSE = 4096, /* tokens of a row; from here on cuDNN is no faster */
+    TURNS_LEAST_DENSE = 4096, /* rows of this many tokens or more: cuDNN is no faster */
 };
 
 /* Bytes of the scores that cuDNN's deterministic backward holds: 16 bits for each pair of tokens of a row, per head. */
@@ -34,7 +34,7 @@ static inline bool attention_turns_dims(const AttentionAttrs *attrs, int64_t v_d
     return dim == 128 || (dim == 64 && !cap);
 }
 
-/* Whether the one-pass kernel serves bf16 rows of `len` tokens. cudnn: cuDNN could serve the node otherwise. */
+/* Whether the one-pass kernel serves bf16 rows of `len` tokens. cudnn: cuDNN could serve the node instead. */
 static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t v_dim, int64_t batch, int64_t len, bool cudnn)
 {
     cudnn = cudnn && v_dim == attrs->head_dim;
@@ -42,8 +42,8 @@ static inline bool attention_in_turns(const AttentionAttrs *attrs, int64_t v_dim
            (!cudnn || !attention_may_hold_scores(attrs, batch, len) || len >= TURNS_LEAST_DENSE);
 }
 
-/* Whether the one-pass kernel serves bidirectional attention (biased: or attention with a bias, which needs more shared memory) of bf16
- * rows without a gradient of the bias. */
+/* Whether the one-pass kernel serves bf16 rows of bidirectional attention, or of attention with a bias, without a gradient of the bias.
+ * biased: there is a bias, which needs more shared memory. */
 static inline bool attention_forms_in_turns(const AttentionAttrs *attrs, int64_t v_dim, bool biased)
 {
     return attention_turns_dims(attrs, v_dim) && !(attrs->softcap > 0) && (attrs->head_dim == 64 || !biased);

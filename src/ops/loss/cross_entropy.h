@@ -33,5 +33,5 @@ static inline RowLoss row_loss(const void *logits, DType dtype, int64_t vocab, i
     return row_loss_of(shift, total, label >= 0 && label < vocab ? vec_get(logits, dtype, label) : NAN, label);
 }
 
-/* Checks input k, the labels of x's rows: i32, with x's dims but the last. */
+/* Checks input k, the labels of x's rows: i32, with all dims of x except the last. */
 NODISCARD Status infer_labels(const Node *node, int k, const TensorType *x);

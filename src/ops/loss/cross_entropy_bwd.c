@@ -24,7 +24,7 @@ static OpCost cross_entropy_bwd_cost(const Node *node)
     return cost_streaming(node, 16.0 * (double)type_numel(&node->in[IN_LOGITS]->type));
 }
 
-/* Two factors of a row: dlogits = all exp(logits - lse) - own one_hot(label). */
+/* The factors `all` and `own` of a row: dlogits = all * exp(logits - lse) - own * one_hot(label). */
 typedef struct RowFactors {
     float all, own;
 } RowFactors;

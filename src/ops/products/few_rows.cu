@@ -165,7 +165,7 @@ static bool fits(const GemmOperand *x)
            (uintptr_t)x->data % 16 == 0;
 }
 
-/* Whether x is of the operands' dtype, or of f32. */
+/* Whether x, which is c or the bias, has the operands' dtype, or f32. */
 static bool fits_beside(const Gemm *g, const GemmOperand *x)
 {
     return x->dtype == g->a.dtype || x->dtype == DT_F32;

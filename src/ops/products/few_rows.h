@@ -21,7 +21,7 @@ static inline bool rows_norm_fits(const Gemm *gemm)
 }
 
 /* What is fused into a product. parts: each sum consists of this many chains over equal parts of k, added up as (0 + 1) + (2 + 3). gated: w
- * is packed gate and up; c has as many columns as each of them, and receives what swiglu makes of both. */
+ * is packed gate and up; c has one column for each pair of gate and up, and receives swiglu's result. */
 typedef struct RowsFusion {
     int             parts; /* 1, 2 or 4 */
     bool            gated, gelu;

@@ -348,7 +348,7 @@ static __device__ __forceinline__ void multiply(const CodesJob &job, const Codes
     CodesChain<Codes, W8, XR, XT> chain;
     CodesFinish<Codes, W8>        finish;
     uint32_t                      x = shared.x, w = shared.w; /* addresses of the block to multiply */
-    float                         scales = 0, scale = 0;      /* scales of a piece's blocks, one a lane; scale of the block */
+    float                         scales = 0, scale = 0;      /* scales: of a piece's blocks, one a lane; scale: of the block */
     finish.load(job, of_w.n);
     finish.clear(chain.c);
     if (Codes::HAS_TILES) scales = block_scale<BLOCKS>(job, of_w), scale = __shfl_sync(0xFFFFFFFFu, scales, 0);
@@ -482,7 +482,7 @@ static Status launch(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStre
 
 template <typename Codes> static Status launch_rows(const Gemm *g, CodesJob *job, const CodesGpu *gpu, cudaStream_t stream)
 {
-    bool one_each = g->n <= (int64_t)gpu->processors * 4 * 8; /* a tile of 8 rows for each warp scheduler, at most */
+    bool one_each = g->n <= (int64_t)gpu->processors * 4 * 8; /* at most one tile of 8 rows for each warp scheduler */
     if (g->m == 1 && one_each) return launch<Codes, 1, 1, 1, 8, MOST_WARPS>(g, job, gpu, stream);
     if (g->m == 1) return launch<Codes, 1, 1, 1, 4, MOST_WARPS>(g, job, gpu, stream);
     if (g->m <= 8) return launch<Codes, 1, 1, 8, 4, MOST_WARPS>(g, job, gpu, stream);

@@ -247,7 +247,7 @@ template <typename Codes, int W> struct OneOperands {
     }
 };
 
-/* The scales of block `block` for all that this warp multiplies. */
+/* Loads the scales of block `block`: one, or two for gate and up; 1 if codes have no tiles. */
 template <typename Codes, int W> static __device__ __forceinline__ void take_scale(float (&scale)[W], const float *scales, int block)
 {
 #pragma unroll
@@ -255,7 +255,7 @@ template <typename Codes, int W> static __device__ __forceinline__ void take_sca
 }
 
 /* Computes the block's tiles. A product begins when the tensor cores take its left operand from registers, and warps stall until then. So a
- * unit's codes are converted while the last product of the unit before is computed. */
+ * unit's codes are converted while the previous unit's last product is computed. */
 template <typename Codes, int W>
 static __device__ __forceinline__ void make_tiles(const OneJob &job, const OneShared<W> &shared, OneFinish<Codes, W> &finish)
 {

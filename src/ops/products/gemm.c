@@ -376,7 +376,7 @@ static int64_t rows_of_parts(const GemmJob *job)
     return max_i64(1, min_i64(PIECE / job->block.cols, job->gemm->m / (2 * job->num_workers)));
 }
 
-/* c = factor * part, or += unless `first`. Prefetches the data `after` bytes behind part. */
+/* c = factor * part if `first`, else c += factor * part. Prefetches the data `after` bytes behind part. */
 static void add_part(float *c, const float *part, int64_t after, float factor, bool first, int64_t count)
 {
     for (int64_t j = 0; j < count; j += 16) __builtin_prefetch((const char *)(part + j) + after);
@@ -432,7 +432,7 @@ static void tile_task(void *context, int64_t task, int worker)
     for (int64_t i = 0; i < tile.rows; i++) store_row(g, tile.row + i, col, c + i * c_stride, tile.cols);
 }
 
-/* The block with this number, counted over columns first; after the last, a block without columns. */
+/* The block numbered `number`: numbers run over columns first. After the last block: a block without columns. */
 static Block block_at(const Gemm *g, const GemmGrid *grid, int64_t number, float *memory)
 {
     int64_t across = div_up(g->n, grid->block_n), k = number / across * grid->block_k, n = number % across * grid->block_n;

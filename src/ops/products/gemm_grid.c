@@ -158,8 +158,8 @@ static void level_tiles(GemmGrid *grid, int64_t m, int64_t beside, int num_worke
     }
 }
 
-/* Columns of c that a worker computes alone; g->n if workers don't. Few columns of b stay in the L2 cache. An a that isn't read in place
- * would have to be packed again for each of these parts. */
+/* How many columns of c a worker computes alone, few enough that their part of b stays in the L2 cache; g->n if workers don't. An a that
+ * isn't read in place would have to be packed again for each of these parts. */
 static int64_t own_cols(const Gemm *g, int num_workers)
 {
     int64_t depth = even_tile(max_i64(1, g->k), DEPTH, 8);

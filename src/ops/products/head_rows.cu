@@ -215,7 +215,7 @@ template <bool WIDE> static __device__ __forceinline__ uint4 eight_of_x(const ui
     return eight_some(row + k, dim - k);
 }
 
-/* A warp has TILES tiles of w and 8 EIGHTS rows of x, from blockIdx.y * 8 EIGHTS on; AHEAD steps of 32 elements of w are in flight. */
+/* A warp has TILES tiles of w and 8 * EIGHTS rows of x, from blockIdx.y * 8 * EIGHTS on; AHEAD steps of 32 elements of w are in flight. */
 template <typename H, int EIGHTS, int TILES, int AHEAD, int WARPS, bool WIDE>
 static __global__ void __launch_bounds__(WARPS * 32) head_mma(Head h)
 {
@@ -265,8 +265,8 @@ template <typename H, int EIGHTS, int TILES, int AHEAD, int WARPS, bool WIDE> st
     head_mma<H, EIGHTS, TILES, AHEAD, WARPS, WIDE><<<grid, WARPS * 32, 0, stream>>>(h);
 }
 
-/* Tiles that each warp of a multiprocessor computes, `tiles` at a time, if 132 multiprocessors run one block each at a time. A warp reads x
- * once for all tiles that it computes at a time. */
+/* How many tiles each warp computes in turn, `tiles` at a time, if 132 multiprocessors run one block each at a time. A warp reads x once
+ * for all tiles that it computes at a time. */
 static int64_t turns_of(int64_t cols, int tiles)
 {
     enum { PROCESSORS = 132, WARPS = 8 };
@@ -394,7 +394,7 @@ static Status head_mma_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-/* By head_stream if x and w are aligned to 16 bytes, else by fma. */
+/* Runs head_stream if x and w are aligned to 16 bytes, else fma. */
 static Status head_stream_launch(const KernelArgs *args)
 {
     Head       h = head_of(args);
@@ -434,7 +434,7 @@ static Status head_bulk_run(const KernelArgs *args)
     return CUDA_LAUNCHED();
 }
 
-/* Depends on the weights alone, so that rows have the same bits for any number of rows. */
+/* Whether few_rows_bulk.cu serves. This depends on the weights alone, so that rows have the same bits for any number of rows. */
 static bool by_bulk(const Node *node, CudaDevice *device)
 {
     const TensorType *w = &node->in[HEAD_W]->type;

@@ -3,7 +3,7 @@
 
 static const AttrDef linear_attrs[] = {ATTR_DTYPE(LinearAttrs, dtype), {0}};
 
-/* x (...,K), w (M,K), [bias (M)] -> y (...,M) of dtype, else x's. */
+/* x (...,K), w (M,K), [bias (M)] -> y (...,M) of attribute dtype, else x's. */
 static Status linear_infer(Node *node)
 {
     TRY(infer_float(node, 0, "x", 2));

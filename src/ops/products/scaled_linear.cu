@@ -1,4 +1,4 @@
-/* scaled_linear: y = alpha a b^T / (a's scale times b's) + bias; block_linear: with scales of blocks. */
+/* scaled_linear: y = alpha a b^T / (a's scale times b's) + bias; block_linear: the same with scales of blocks. */
 #include "ops/products/linear.cuh"
 
 #define CODES \
