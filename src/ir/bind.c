@@ -59,7 +59,7 @@ static Status lookup(const void *context, const char *name, const double *index,
         *out = (double)type_cols(&wide->type);
         return OK;
     }
-    if (!index && strcmp(name, "bf16") == 0 && !ir_dims_get(&b->dims, name, out)) { /* modules may have a symbol of that name */
+    if (!index && strcmp(name, "bf16") == 0 && !ir_dims_get(&b->dims, name, out)) { /* a module's own symbol bf16 goes first */
         *out = b->options->dtype == DT_BF16;
         return OK;
     }
@@ -84,7 +84,7 @@ Status bind_eval(Binder *b, const JsonValue *value, double *out)
     if (status != OK) return status_prefix(status, "%s", bind_place(b, value));
     if (!isfinite(*out))
         BIND_FAIL(b, value, "%s is %g, expected a finite number", value->type == JSON_STRING ? value->string.data : "it",
-                  isnan(*out) ? (double)NAN : *out); /* without the sign of 0 / 0 */
+                  isnan(*out) ? (double)NAN : *out); /* prints the -nan of 0 / 0 as nan */
     return OK;
 }
 
@@ -210,8 +210,7 @@ Status bind_dtype(Binder *b, const JsonValue *s, const char *key, DTypeSet more,
     return OK;
 }
 
-/* Reads a statement's "source", its line of the DSL, which messages then quote. It may have no control characters, and be no longer than a
- * name. */
+/* Reads a statement's "source", which messages then quote: its line of the DSL, without control characters and no longer than a name. */
 Status bind_source(Binder *b, const JsonValue *s)
 {
     const JsonValue *source = json_get(s, "source");
@@ -444,7 +443,7 @@ static Status bind_output(Binder *b, const JsonValue *s)
     return OK;
 }
 
-/* Kinds of statement: a statement with a member named `kind` is of that kind. `members`: its other members, each between blanks. */
+/* Kinds of statement: a statement with a member named `kind` is of that kind. `members`: its other members, with spaces around each. */
 static const struct {
     const char *kind, *members;
     Status (*bind)(Binder *b, const JsonValue *s);

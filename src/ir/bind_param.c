@@ -81,7 +81,7 @@ static Status bind_init(Binder *b, const JsonValue *json, Param *param)
     return OK;
 }
 
-/* Reads the rows of each matrix that a parameter holds. Default: each piece of a concat is a matrix. */
+/* Reads how many rows each matrix of a parameter has. Default: each piece of a concat is a matrix. */
 static Status bind_matrices(Binder *b, const JsonValue *s, Param *param)
 {
     enum { NODES = 32 /* nodes that an optimizer makes for each matrix */ };

@@ -85,7 +85,7 @@ void grad_set(GradBuilder *grad, Value *param, Value *value)
     if (value->sharing != STORAGE_UPDATE) {
         CHECK(!grad->grads[param->id] && !value->storage);
         value_place_in(value, home_of(grad, param), 0);
-        CHECK(type_equal(&value->type, &value->storage->type)); /* holds, as the rule asked for grad_dw_dtype */
+        CHECK(type_equal(&value->type, &value->storage->type)); /* true, as the rule got this dtype from grad_dw_dtype */
     }
     grad->grads[param->id] = value;
 }
@@ -97,7 +97,7 @@ static bool reads_any(const Node *node, const char *marked)
     return false;
 }
 
-/* Marks, by value id, `from` and all values computed from it in the forward pass. NULL: a backward node reads one of them already. */
+/* Marks, by value id, `from` and the values computed from it in the forward pass. Returns NULL if a backward node reads one already. */
 static char *find_followers(const Graph *graph, const Value *from)
 {
     char *marked = arena_array(graph->arena, char, graph->num_values);

@@ -327,7 +327,7 @@ static const JsonValue *setting_find(Setting *s)
     bool             is_list = key && key->type == JSON_ARRAY;
     s->key = "";
     s->is_null = false;
-    if (!key) json_get_str(s->entry, "symbol", &s->key); /* computed from other symbols */
+    if (!key) json_get_str(s->entry, "symbol", &s->key); /* no key: the symbol is computed from others */
     for (uint32_t i = 0; key && i < (is_list ? key->count : 1); i++) {
         const JsonValue *spelling = is_list ? &key->items[i] : key;
         if (spelling->type != JSON_STRING) continue;
@@ -413,7 +413,7 @@ static void write_expected(StrBuf *out, const JsonValue *entry, int64_t count)
     if (json_get_double(entry, "above", &limit)) strbuf_printf(out, " above %g", limit);
 }
 
-/* The spelling to recommend for a missing key: the first whose object is there, else the first of all. */
+/* The spelling to recommend for a missing key: the first whose enclosing object config.json has, else the first of all. */
 static const char *spelling_to_add(const JsonValue *entry, const JsonValue *config, const char *otherwise)
 {
     const JsonValue *key = json_get(entry, "key");
@@ -558,7 +558,7 @@ static Status check_unknown_key(const IrModule *module, const char *key, const J
     return OK;
 }
 
-/* Checks that a key inside which settings are read holds an object (or nothing). */
+/* Refuses a value that is no object for a key with settings inside it; a value that turns settings off (null, false, 0) passes. */
 static Status check_is_object(const JsonValue *settings, const char *key, const JsonValue *value, const char *config_name)
 {
     bool is_object = is_listed(settings, key, true) && !is_listed(settings, key, false);

@@ -19,7 +19,7 @@ typedef struct IrNamespace {
 
 struct IrModule {
     const char *file; /* for errors */
-    const char *text; /* the JSON, for positions */
+    const char *text; /* the JSON, in which messages count lines */
     size_t      len;
     const char *architecture;           /* such as Qwen3ForCausalLM; NULL: it is an objective */
     OwnInput    inputs[IR_MOST_INPUTS]; /* inputs of its own, beside those the engine provides */
@@ -57,7 +57,7 @@ const char *const *ir_shipped_architectures(void);
 typedef struct IrSymbol {
     const char *name;
     const char *key;    /* its key in config.json: the spelling found there, else the first */
-    const char *unused; /* why a value other than 0 has no effect; NULL: it has one */
+    const char *unused; /* why a value other than 0 has no effect; NULL: it has an effect */
     double      value;
     int64_t     count; /* length of `list`; 0: one number, in `value` */
     double     *list;
@@ -87,7 +87,7 @@ typedef struct BindOptions {
     const OpDef *const *ops;
     int                 num_ops;
     int64_t             max_layers; /* an outermost repeat of the model itself runs at most this many times; 0: no limit */
-    int64_t             max_work;   /* JSON members looked at before the module is refused; 0: IR_MAX_WORK */
+    int64_t             max_work;   /* units of work (bind_spend) before the module is refused; 0: IR_MAX_WORK */
 } BindOptions;
 
 /* Much more than any model needs: 100 layers of 128 experts need a tenth of it. */

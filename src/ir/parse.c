@@ -509,7 +509,7 @@ typedef struct Outputs {
     const char *name[NODE_MAX_OUT]; /* "_": not wanted */
     TensorType  type[NODE_MAX_OUT];
     Value      *home[NODE_MAX_OUT];   /* NULL: memory of its own, or as the op says */
-    int64_t     offset[NODE_MAX_OUT]; /* elements into home */
+    int64_t     offset[NODE_MAX_OUT]; /* where the output begins in home, in elements */
     Space       space[NODE_MAX_OUT];
     Hint        hint[NODE_MAX_OUT];
     int         count;

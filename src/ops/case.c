@@ -54,7 +54,7 @@ static bool is_served(const OpDef *op, const void *attrs, const TensorType *in)
     return served;
 }
 
-/* Sets every step'th input, if it is a float tensor, to the dtype, if infer takes it. Returns whether any is set. */
+/* Gives inputs 0, step, 2 step, ... the dtype if they are float tensors and infer accepts it. Returns whether it accepted any. */
 static bool round_inputs(const OpDef *op, const void *attrs, DType dtype, int step, TensorType *in)
 {
     bool changed = false;
@@ -208,10 +208,10 @@ void op_case_want(OpCase *c, uint32_t want)
 /* POISON: bytes of outputs and workspace before a run. POISON ^ POISON_OTHER: bytes of guards, and the poison of a second run. */
 enum { GUARD = 256, POISON = 0xFF, POISON_OTHER = 0xC3 };
 
-/* Memory of a tensor or workspace on the device, and what the host knows of it. Both have GUARD bytes before and after. */
+/* Memory of a tensor or workspace on the device (there), and the host's copy (here). Both have GUARD bytes before and after. */
 typedef struct Buffer {
     unsigned char *there, *here;
-    size_t         bytes, held; /* held: so many, from the first on, are on the host too */
+    size_t         bytes, held; /* held: how many bytes, from the first on, `here` has */
 } Buffer;
 
 typedef struct Running {
@@ -279,7 +279,7 @@ static void running_close(Running *r)
 
 static Status open_buffers(Running *r)
 {
-    const size_t  most = 1 << 20; /* poisoned of a workspace in other memory than the host's */
+    const size_t  most = 1 << 20; /* bytes of a workspace that are poisoned at most, if the device isn't synchronous */
     const OpCase *c = r->c;
     Device       *device = r->run->device;
     const Node   *node = c->node;
@@ -331,7 +331,7 @@ static Status running_open(Running *r)
 static Status write_all(const Running *r, int poison)
 {
     const OpCase *c = r->c;
-    uint32_t      cleared = 0; /* inputs whose old contents a plain result replaces */
+    uint32_t      cleared = 0; /* inputs that a plain result overwrites without reading them */
     for (int k = 0; k < c->node->num_out && r->run->plain; k++)
         if (node_accumulate_mask(c->node) >> k & 1) cleared |= 1u << r->taken[k];
     for (int i = 0; i < NODE_MAX_IN; i++) TRY(buffer_write(r->run->device, &r->in[i], cleared >> i & 1 ? NULL : c->in[i].data, poison));

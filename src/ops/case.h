@@ -19,7 +19,7 @@ typedef struct OpCase {
     Node    *node;
     Value   *all_out[NODE_MAX_OUT]; /* all outputs that the op can make here, wanted or not */
     uint32_t all;                   /* bit k: output k is one of all_out */
-    OpData   in[NODE_MAX_IN];       /* runs change nothing in it */
+    OpData   in[NODE_MAX_IN];       /* runs don't change it */
     OpData   out[NODE_MAX_OUT];     /* results of the last run; an output that it didn't want keeps its older contents */
 } OpCase;
 
@@ -49,7 +49,7 @@ TensorView op_case_in(const OpCase *c, int i);
 NODISCARD Status op_case_draw(OpCase *c, const OpSample *sample, Device *cpu);
 /* Copies the results, into the case's arena. */
 void op_case_keep(OpCase *c, OpData kept[NODE_MAX_OUT]);
-/* Connects the outputs of the mask to the node, as far as the op has them, and no others. */
+/* Connects to the node the outputs in the mask that the op has, and no others. */
 void op_case_want(OpCase *c, uint32_t want);
 /* Runs the node; all outputs are connected afterwards. Before, outputs and workspace are full of bytes 0xFF. Appends to `faults`, each
  * after "; ": writes outside of the outputs and the workspace, changed inputs, and bits that aren't as `run` says. A second run has other
@@ -75,8 +75,8 @@ bool op_has_dtype(const OpDef *op, const TensorType *in, DType dtype);
 /* Whether infer takes these types. */
 bool op_takes(const OpDef *op, const void *attrs, const TensorType *in);
 
-/* The dtypes with which a sample runs, by index: its own; all floats that infer takes so in bf16; in f16; every other float in bf16.
- * After each of these, the same with accumulate inputs. Writes the types and their name; false: these types don't exist here, or are those
- * of a smaller index. */
+/* The dtypes with which a sample runs. index / 2: 0: its own; 1: bf16 for all float inputs that infer accepts so; 2: f16 for these; 3: bf16
+ * for inputs 0, 2, 4, ... of these. Odd index: accumulate inputs are added. Writes the types and their name; false: the op doesn't have
+ * these types, or a smaller index gives the same. */
 enum { OP_TYPES = 8, OP_TYPES_UNIFORM = 6 };
 bool op_sample_types(const OpDef *op, const OpSample *sample, int index, TensorType in[NODE_MAX_IN], const char **name);

@@ -27,7 +27,7 @@ static void report(Check *k, const char *kernel)
     k->outcome.error = 0;
 }
 
-/* The device's kernel that is called by the same function; false: it doesn't serve the node. */
+/* *out: the device's kernel with the function of `like`. False: no such kernel serves the node. */
 static bool kernel_like(Device *device, const Node *node, const BoundKernel *like, BoundKernel *out)
 {
     for (int i = 0; device->api->variant(device, node, i, out) == OK; i++)
@@ -45,7 +45,7 @@ static Status compute_on_cpu(const Check *k, bool wide, OpCase *out)
     Device       *cpu = k->with->cpu;
     TensorView    in[NODE_MAX_IN];
     OpRun         run = {.device = cpu, .want = ~0u};
-    SCOPED_STRBUF(faults); /* those of the CPU's kernels are found when the CPU itself is checked */
+    SCOPED_STRBUF(faults); /* not reported: faults of the CPU's kernels are found when the CPU itself is checked */
     for (int i = 0; i < c->node->num_in; i++) in[i] = op_case_in(c, i);
     TRY(op_case_of(out, c->node->op, c->node->attrs, in, wide));
     if (!wide) out->node->flags = c->node->flags;
@@ -54,7 +54,7 @@ static Status compute_on_cpu(const Check *k, bool wide, OpCase *out)
     return op_run(out, &run, &faults);
 }
 
-/* The error that rounding to the dtype explains. */
+/* Of the three errors, the one that rounding to the dtype explains. */
 static double most_error(DType dtype, double f32, double bf16, double f16)
 {
     return dtype == DT_BF16 ? bf16 : dtype == DT_F16 ? f16 : f32;
@@ -114,7 +114,7 @@ static uint32_t outputs_in_place(const OpCase *c)
     return mask;
 }
 
-/* Any set of wanted outputs has the bits that it has among all outputs; on other devices than the CPU, each output alone. */
+/* Checks that outputs have the same bits when fewer are wanted: on the CPU every set of outputs, on other devices each output alone. */
 static Status check_wanted(Check *k, OpRun run)
 {
     OpCase  *c = &k->c;
@@ -165,7 +165,7 @@ static Status check_threads(Check *k, OpRun run)
     return OK;
 }
 
-/* Outputs that add are the old contents plus the plain result, which only a kernel of the CPU can be told to make. */
+/* Checks that outputs that add are the old contents plus the plain result, which only a kernel of the CPU can be told to make. */
 static Status check_sums(Check *k, OpRun run)
 {
     OpCase  *c = &k->c;
@@ -194,7 +194,7 @@ static Status check_sums(Check *k, OpRun run)
 
 /* ---- some rows alone ---- */
 
-/* `rows` of the rows that the first dims of an operand make, as so many dims. */
+/* Cuts an operand's type, whose first dims make `all` rows, to `rows` rows: dim 0 becomes `rows`, the other dims of rows become 1. */
 static void cut_type(TensorType *type, int64_t all, int64_t rows)
 {
     int64_t first = 1;
@@ -204,8 +204,8 @@ static void cut_type(TensorType *type, int64_t all, int64_t rows)
     }
 }
 
-/* Rows [begin, end) by themselves must have the bits that they have among `all` rows. ordered: false: results of products may be sums in
- * another order; true: no result may, though the device chooses the kernel. */
+/* Checks that rows [begin, end) by themselves have the bits that they have among `all` rows. ordered true: with the kernel that the device
+ * chooses; false: with the same kernel, and sums of products may be in another order. */
 static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t begin, int64_t end, bool ordered)
 {
     const Node                 *node = k->c.node;
@@ -222,7 +222,7 @@ static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t beg
     }
     TRY(op_case_of(&part, node->op, node->attrs, in, false));
     part.node->flags = node->flags;
-    if (!ordered && !kernel_like(run.device, part.node, &k->kernel, &run.kernel)) run.kernel = (BoundKernel){0}; /* the device's choice */
+    if (!ordered && !kernel_like(run.device, part.node, &k->kernel, &run.kernel)) run.kernel = (BoundKernel){0}; /* the device chooses */
     TRY(op_run(&part, &run, &k->faults));
     for (int i = 0; i < node->num_out; i++) {
         if (!part.all_out[i]) continue;
@@ -238,7 +238,7 @@ static Status check_part(Check *k, const OpData *whole, int64_t all, int64_t beg
     return OK;
 }
 
-/* Both halves of the rows, cut as finely as they can be, on the CPU; on any device the first row, if it must have the same bits alone. */
+/* On the CPU checks both halves of the rows, counted as finely as the op can be cut; on any device the first row, if `rows_alone`. */
 static Status check_rows(Check *k, const OpData *whole, bool rows_alone)
 {
     const Node *node = k->c.node;

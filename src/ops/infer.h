@@ -23,8 +23,8 @@ NODISCARD Status infer_like(const Node *node, int k, const char *name, DTypeSet 
 /* Checks that input k is a float tensor of at least min_ndim dims. */
 NODISCARD Status infer_float(const Node *node, int k, const char *name, int min_ndim);
 
-/* *type: of a parameter's gradient, as the op alone would make it. Changes its dtype to that of input `acc` if present (whose type is
- * checked), else to attribute dw_dtype if set. */
+/* *type: the type that the op gives a parameter's gradient by itself. Its dtype becomes that of input `acc` if present (whose type is
+ * checked), else attribute dw_dtype if set. */
 NODISCARD Status infer_dw(const Node *node, int acc, const char *name, int64_t dw_dtype, TensorType *type);
 
 /* Infers the product of input 0 (...,K) by codes b (M,K), of an op with ScaledLinearAttrs: [bias (M)], [acc (...,M)] -> y (...,M), of acc's
@@ -175,8 +175,8 @@ static inline int64_t rows_per_task(int64_t cols)
     return max_i64(1, 16384 / max_i64(cols, 1));
 }
 
-/* The same for an op that only moves memory: up to 64 Ki elements, as long as each worker has several tasks. Where two workers write side
- * by side, each fetches cache lines of the other. */
+/* Rows of a task of an op that only moves memory: up to 64 Ki elements if each worker still has 8 tasks. Larger tasks have fewer borders:
+ * where two workers write side by side, each fetches cache lines of the other. */
 static inline int64_t rows_moved(const KernelArgs *args, int64_t rows, int64_t cols)
 {
     int64_t share = rows * cols / (8 * pool_num_workers(args->pool));
@@ -195,7 +195,7 @@ static inline int64_t num_chunks(int64_t rows)
     return div_up(rows, chunk_rows(rows));
 }
 
-/* Chunks of a task, by the same rule as rows_moved. */
+/* Chunks of a task: up to 4, if each worker still has 8 tasks. */
 static inline int64_t chunks_moved(const KernelArgs *args, int64_t rows)
 {
     return max_i64(1, min_i64(4, num_chunks(rows) / (8 * pool_num_workers(args->pool))));

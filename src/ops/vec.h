@@ -1,6 +1,6 @@
-/* Rows of floats on the CPU: load and store as f32, bf16 or f16, exp, sums and dot products. All arithmetic is fp32. Values are stored as
- * f16 rounded to nearest, and beyond 65504 as infinity. Sums are added in an order that depends on `count` alone (4 groups of 8 lanes), so
- * that they never differ from run to run. */
+/* Rows of floats on the CPU: load and store as f32, bf16 or f16, exp, sums and dot products. All arithmetic is fp32. Stores as f16 round to
+ * nearest, so that magnitudes from 65520 on become infinity. Sums are added in an order that depends on `count` alone (4 groups of 8
+ * lanes), so that they never differ from run to run. */
 #pragma once
 
 #include "base/avx2.h"
@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* All that a function marked so calls is inlined and compiled for AVX-512. Call it only if cpu_avx512(). */
+/* Marks a function: all that it calls is inlined and compiled for AVX-512. Call it only if cpu_avx512(). */
 #ifdef __clang__
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"), flatten))
 #else
@@ -383,7 +383,7 @@ VEC_ROW void vec_exp_block(float *x, const int count)
     for (int i = 0; i < count; i++) x[i] = vec_exp_scaled(p[i], shifted[i]);
 }
 
-/* The same for `count` elements, at most VEC_BLOCK; wide: compiled for AVX-512. */
+/* x[i] = e^x[i] for `count` elements, at most VEC_BLOCK; wide: compiled for AVX-512. */
 VEC_ROW void vec_exps(float *x, int64_t count, bool wide)
 {
     if (wide && count == VEC_BLOCK) {

@@ -14,8 +14,8 @@
 #include <string.h>
 
 enum {
-    GROUP = TURN16, /* rows or columns packed together */
-    UNROLLED = 4,   /* steps of a loop */
+    GROUP = TURN16, /* rows or columns that are packed together */
+    UNROLLED = 4,   /* steps in one turn of a loop */
     SUM_ROWS = 48,  /* rows of sums passed to `take` at once, at most */
     AHEAD = 1024,   /* few rows: elements that prefetches of b's columns into the L2 cache are ahead */
     LINES = 4,      /* cache lines of a column that are prefetched at a time: memory is read in long pieces */
@@ -185,7 +185,7 @@ WIDE static inline __attribute__((always_inline)) void pack_panel(const Layout *
         pack_group(layout, s, at + g * GROUP, l, least(GROUP, s->count - at - g * GROUP), (uint32_t *)block + g * layout->group_words);
 }
 
-/* Packs all panels, and reads memory along its stored rows. */
+/* Packs all panels, in the order that reads memory along its stored rows. */
 WIDE static inline __attribute__((always_inline)) void pack(const Layout *layout, const BgemmSource *s, char *panels, size_t panel)
 {
     int width = layout->width;
@@ -244,7 +244,7 @@ static const BgemmKernel avx512 = {"AVX-512", 12, 32, 4, pack_12, pack_32, avx51
 static const BgemmKernel pairs = {"AVX512_BF16", 12, 32, 2, pairs_pack_a, pairs_pack_b, pairs_tile, NULL, NULL};
 static const BgemmKernel amx = {"AMX", 32, 32, 2, amx_pack_a, amx_pack_b, amx_tile, amx_begin, amx_end};
 
-/* VDPBF16PS takes four times as long as a multiply-add on Intel's processors, and as long as one on AMD's. */
+/* VDPBF16PS takes as long as four multiply-adds on Intel's processors, and as long as one multiply-add on AMD's. */
 static bool pairs_are_fast(void)
 {
     return __builtin_cpu_is("amd");
@@ -345,7 +345,7 @@ WIDE static inline __attribute__((always_inline)) void few_wide(const int rows, 
 
 #define PAIRS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
 
-/* As few_wide, by VDPBF16PS: columns and rows of a are in its order of pairs, and need not become floats. */
+/* Like few_wide, but by VDPBF16PS: elements of a and b are in its order of pairs, and aren't converted to floats. */
 PAIRS static inline __attribute__((always_inline)) void few_pairs(const int rows, int64_t cols, int64_t k, const uint32_t *a,
                                                                   int64_t a_stride, const BgemmCols *b, float *sums)
 {
@@ -450,14 +450,14 @@ static void run_few_narrow(int rows, int64_t cols, int64_t k, const float *a, in
         FEW_OF(few_narrow, cols - j, k, a, a_stride, &some, sums + j);
 }
 
-/* One row waits for memory either way, and longer by VDPBF16PS: loads that catch up with their prefetches leave fewer requests in flight.
- */
+/* With one row a product waits for memory either way, and even longer by VDPBF16PS: loads that catch up with their prefetches leave fewer
+ * requests in flight. */
 bool bgemm_few_paired(int64_t rows)
 {
     return rows > 1 && cpu_has_bf16() && pairs_are_fast();
 }
 
-/* Whether 16 columns are read side by side. For one row on AMD's processors 8 are faster: their prefetchers follow so many streams. */
+/* Whether 16 columns are read at a time, or 8. For one row 8 are faster on AMD's processors: their prefetchers follow so many streams. */
 static bool few_is_wide(int rows)
 {
     return cpu_avx512() && (rows > 1 || !__builtin_cpu_is("amd"));
@@ -504,7 +504,7 @@ void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, con
 enum {
     ONE_GROUP = 8 * BGEMM_BLOCK, /* elements of a column whose blocks' sums are computed at once */
     ONE_AHEAD = 8192,            /* elements that prefetches into the L2 cache are ahead */
-    ONE_LINES = 7,               /* cache lines of the 8 of a group that are prefetched while its sums are computed */
+    ONE_LINES = 7,               /* of the 8 cache lines of a group, how many are prefetched while its sums are computed */
 };
 
 int64_t bgemm_one_floats(int64_t k)
@@ -561,7 +561,7 @@ static inline __m256 sums_of_group(const float *a, const uint16_t *b)
     return _mm256_add_ps(even, odd);
 }
 
-/* Blocks' sums of 8 columns, [column][block]. Rows are no multiple of pages apart, which would map to the same cache sets. */
+/* Blocks' sums of 8 columns, [column][block]. Columns that were a multiple of a page apart would share cache sets; these aren't. */
 typedef float OneBlocks[8][BGEMM_ONE_DEPTH / BGEMM_BLOCK + 8];
 
 /* Runs of 8 columns while blocks are added up. */
@@ -597,7 +597,7 @@ static inline void end_run(OneRuns *runs, int64_t run)
     runs->left = run / BGEMM_BLOCK;
 }
 
-/* Adds up `count` blocks of 8 columns. */
+/* Adds the sums of `count` blocks of 8 columns to the columns' runs. */
 static inline void add_up(OneRuns *runs, int64_t run, int64_t count, OneBlocks blocks, const uint16_t **ahead)
 {
     for (int64_t at = 0; at < count; at += 8) {
@@ -612,7 +612,7 @@ static inline void add_up(OneRuns *runs, int64_t run, int64_t count, OneBlocks b
     }
 }
 
-/* Computes the runs of `cols` columns, of 8 at a time. */
+/* Computes the runs of `cols` columns, 8 columns at a time. */
 static void add_runs(const BgemmOne *job, int64_t cols, const uint16_t *b, OneRuns *runs)
 {
     unsigned        before = flush_denormals();
@@ -629,7 +629,7 @@ static void add_runs(const BgemmOne *job, int64_t cols, const uint16_t *b, OneRu
     _mm_setcsr(before);
 }
 
-/* Runs are multiplied by the factor in the caller's mode for denormals, as those of tiles. */
+/* Runs are multiplied by the factor in the caller's mode for denormals, like runs that tiles computed. */
 void bgemm_one(const BgemmOne *job, int64_t cols, const uint16_t *b, float *sums)
 {
     OneRuns runs[BGEMM_FEW_COLS / 8];

@@ -87,7 +87,7 @@ void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, con
 
 /* A product of one row of a with columns of b, which follow each other in memory. */
 typedef struct BgemmOne {
-    int64_t      k, run; /* depth, at most BGEMM_ONE_DEPTH; depth of a run, a multiple of BGEMM_BLOCK */
+    int64_t      k, run; /* k: depth, at most BGEMM_ONE_DEPTH; run: depth of a run, a multiple of BGEMM_BLOCK */
     float        factor;
     const float *a; /* stored by bgemm_one_row */
 } BgemmOne;

@@ -19,9 +19,9 @@ typedef struct CpuDevice {
     Device      base;
     ThreadPool *pool;
     Comm       *comm;                /* NULL: one rank */
-    double      marks[DEVICE_MARKS]; /* seconds at which each was set */
+    double      marks[DEVICE_MARKS]; /* when each mark was set, in seconds */
     void       *peak_memory;         /* memory of device_cpu_measure_peak, kept for its next call */
-    Status      error;               /* sticky, with its message */
+    Status      error;               /* status of the first launch that failed, which stays, with its message */
     char        message[512];
 } CpuDevice;
 

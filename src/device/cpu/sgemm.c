@@ -285,8 +285,9 @@ static void run_by_rows(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t
     }
 }
 
-/* The same for an a stored across the depth. The hardware prefetches neither c nor the next tiles' rows of a, so both are prefetched here.
- * Of each stored row of a, the line of the last element is prefetched; the tile before has loaded the line of the first element. */
+/* Like run_by_rows, for an a stored across the depth. The hardware prefetches neither c nor the next tiles' rows of a, so both are
+ * prefetched here. Of each stored row of a, the line of the last element is prefetched; the tile before has loaded the line of the first
+ * element. */
 static void run_across(const SgemmKernel *kernel, int64_t m, int64_t n, int64_t k, float alpha, SgemmA a, SgemmB b, float *c,
                        int64_t c_stride, int how, const SgemmAhead *ahead, int num_ahead)
 {

@@ -7,7 +7,7 @@
 
 enum {
     SGEMM_ROWS = 24, /* a multiple of every kernel's tile rows, so that this many rows of a fill whole panels */
-    SGEMM_COLS = 32, /* the same for columns of b */
+    SGEMM_COLS = 32, /* a multiple of every kernel's tile columns */
     SGEMM_MOST_AHEAD = 2,
     SGEMM_SHALLOW = 64, /* depth up to which a product waits for c rather than for b (measured with 16 to 128) */
     SGEMM_STEPS = 4,    /* steps along the depth in one turn of a tile's loop, since counting takes the place of multiply-adds */
@@ -33,13 +33,13 @@ enum {
     SGEMM_TWO_LINES = 8, /* prefetch two lines at a time */
 };
 
-/* c (rows,cols) (+)= alpha a b over depth k; columns beyond the last aren't touched, in b either. Every SGEMM_STEPS steps it prefetches:
- * one cache line at `ahead` (SGEMM_TWO_LINES: two), which then moves on by `step` bytes; at `stream`, if not NULL, as many bytes as these
- * steps read of an unpacked a; and a row of the tile at next_c, if not NULL. */
+/* c (rows,cols) (+)= alpha a b over depth k; neither c nor b is touched beyond the last column. Every SGEMM_STEPS steps it prefetches: one
+ * cache line at `ahead` (SGEMM_TWO_LINES: two), which then moves on by `step` bytes; at `stream`, if not NULL, as many bytes as these steps
+ * read of an unpacked a; and a row of the tile at next_c, if not NULL. */
 typedef void (*SgemmTile)(int rows, int cols, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                           float *c, int64_t c_stride, int how, const char *ahead, int64_t step, const char *stream, const float *next_c);
 
-/* The same for `tiles` whole tiles side by side, whose panels of b are `b_panel` floats apart; nothing is prefetched. */
+/* Computes `tiles` whole tiles side by side, whose panels of b are `b_panel` floats apart. Like SgemmTile, but prefetches nothing. */
 typedef void (*SgemmBand)(int64_t tiles, int64_t k, float alpha, const float *a, int64_t a_stride, const float *b, int64_t b_panel,
                           int64_t b_stride, float *c, int64_t c_stride, int how);
 

@@ -1,7 +1,7 @@
 /* chain on CUDA: from a chain's steps to what its kernels read (chain.cuh), and their launches. */
 #include "ops/elementwise/chain.cuh"
 
-/* Below so many elements threads take fewer, since a GPU isn't full and steps end sooner. */
+/* If a result has fewer elements, threads take fewer at a time: a GPU isn't full, and steps end sooner. */
 enum { SMALL = 1 << 20 };
 
 static const int operands_of[CHAIN_COUNT] = {
@@ -28,20 +28,20 @@ static Divisor divisor(int64_t by)
     return d;
 }
 
-/* Elements of a unit, and units that a thread takes at a time. dtype: that of all tensors and steps; -1: several. row: units of a row, if
- * there is only one row; it may be cut anywhere. */
+/* How a chain is cut. unit: elements in a unit; units: units that a thread takes at a time; dtype: of all tensors and steps, or -1 if they
+ * have several; row: if the result is one row, it is cut into rows of this many units. */
 typedef struct Shape {
     int     unit, units, dtype;
     int64_t row;
 } Shape;
 
-/* Whether the step takes operand k from registers; a third operand never is. */
+/* Whether step i takes operand k from registers, where the previous step's result is. A third operand is never taken from there. */
 static bool is_latest(int i, int k, int operand)
 {
     return i > 0 && k < 2 && operand == CHAIN_RESULT + i - 1;
 }
 
-/* a + b and a b have the same bits either way: the previous result comes first, because it needn't be moved then. */
+/* Puts the previous result first in a + b and a b, because it needn't be moved then. The bits are the same either way. */
 static void order_operands(int i, ChainStep *step)
 {
     int  second = step->operand[1];
@@ -83,7 +83,7 @@ static bool is_one_row(const Broadcast *plan, int k)
     return one;
 }
 
-/* Decides which inputs are copied to shared memory: those whose elements lie side by side, if a unit has several. Returns the bytes of
+/* Decides which inputs are copied to shared memory: those with a number for each column, unless a unit is one element. Returns the bytes of
  * shared memory that they take. */
 static int find_copies(ChainRun *run, const Broadcast *plan, const Shape *shape)
 {
@@ -181,8 +181,8 @@ static size_t make_run(const KernelArgs *args, ChainRun *run, const Shape *shape
     return (size_t)bytes + sizeof(RunStep) * run->count * STAGES;
 }
 
-/* How the chain is computed. Elements in a unit: as many as are 16 bytes of the widest tensor that has a number for each column; 1: rows
- * or addresses don't allow more. With one input to copy, a thread takes more units, so that enough bytes are under way. */
+/* Chooses the shape. A unit has as many elements as 16 bytes hold of the widest tensor that has a number for each column, or 1 if rows or
+ * addresses don't allow more. With only one input to copy, a thread takes more units, so that enough bytes are in flight. */
 static Shape find_shape(const KernelArgs *args)
 {
     const ChainAttrs *attrs = (const ChainAttrs *)args->attrs;
@@ -227,7 +227,8 @@ static Status find_resident(const void *kernel, size_t shared, int64_t *out_bloc
     return OK;
 }
 
-/* As many blocks as run at a time, or fewer that all have as many iterations; more if a row has more units. */
+/* Launches as many blocks as run at a time; fewer, if they need no more iterations; more, if one row has more units than these blocks have
+ * threads. */
 template <typename T, int UNIT, int UNITS> static Status launch_units(const KernelArgs *args, ChainRun *run, size_t shared)
 {
     const auto kernel = chain_units<T, UNIT, UNITS>;

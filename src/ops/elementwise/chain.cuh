@@ -37,10 +37,10 @@ typedef enum SourceKind {
 
 typedef struct Source {
     int kind; /* SourceKind */
-    int at;   /* SOURCE_INPUT: index of the input; in shared memory: byte where the columns begin */
+    int at;   /* SOURCE_INPUT: index of the input; sources in shared memory: byte where their columns begin */
 } Source;
 
-/* What a step has to do, so that a kernel tests one bit for each: operands are read from a column of T, or by load. */
+/* What a step has to do, a bit for each. COLUMN: reads the operand from a column of T; LOAD: by load; LATEST: from registers. */
 enum { FIRST_COLUMN = 1, FIRST_LOAD = 2, SECOND_COLUMN = 4, SECOND_LATEST = 8, SECOND_LOAD = 16, KEPT = 32, WRITTEN = 64, LAST = 128 };
 
 typedef struct alignas(16) RunStep {
@@ -56,17 +56,17 @@ typedef struct alignas(16) RunStep {
 /* An input that is copied to shared memory. */
 typedef struct RunCopy {
     const char *from;
-    int         k, bytes, at; /* index of the input; bytes of an element; as Source.at */
+    int         k, bytes, at; /* k: index of the input; bytes: of an element; at: as Source.at */
     bool        dense;        /* the input has the result's dims */
 } RunCopy;
 
-/* n / by for any n, by a product: by <= 2^shift < 2 by. */
+/* Computes n / by as a product with `factor`, for any n; by <= 2^shift < 2 by. */
 typedef struct Divisor {
     uint32_t by, factor, shift;
 } Divisor;
 
-/* A chain as the kernel runs it. A unit is UNIT adjacent elements of a row. Threads side by side take the first `apart` units, which are
- * whole rows; a thread's next units are `apart` further each, so that they are in the same place of their rows. */
+/* A chain as the kernel runs it. A unit is UNIT adjacent elements of a row. Adjacent threads take the first `apart` units, which are whole
+ * rows; a thread's next unit is `apart` units further, at the same columns of another row. */
 typedef struct ChainRun {
     RunStep     steps[CHAIN_MAX_STEPS];
     RunCopy     copies[CHAIN_MAX_IN]; /* num_staged inputs that are copied for each iteration, then those that are copied once */
@@ -76,7 +76,7 @@ typedef struct ChainRun {
     uint32_t    step[CHAIN_MAX_IN][TENSOR_MAX_DIMS]; /* as Broadcast.step, except the last dim's */
     uint32_t    col_step[CHAIN_MAX_IN];              /* Broadcast.step of the last dim */
     int         row_dims, count, num_staged, num_copies, stage_bytes;
-    uint32_t    units, apart, rows_apart; /* apart: in units, and in rows */
+    uint32_t    units, apart, rows_apart; /* units: of the result; apart: from a thread's unit to its next, in units, and in rows */
 } ChainRun;
 
 /* The first of a thread's units in an iteration. */
@@ -114,7 +114,7 @@ template <int UNIT, typename T> struct Chunk {
 /* The steps for each stage, then the columns. */
 extern __shared__ uint4 shared_memory[];
 
-/* Address of the thread's first chunk in the columns that begin at byte `at`. columns: address of its chunk of 16 bytes at byte 0. */
+/* Address of the thread's first chunk in columns that begin at byte `at`. columns: the address if chunks have 16 bytes and `at` is 0. */
 template <int BYTES> static __device__ __forceinline__ uint32_t column(uint32_t columns, int at)
 {
     return columns + at - threadIdx.x * (16 - BYTES);
@@ -206,7 +206,7 @@ template <> struct InRegisters<__nv_bfloat16> {
 };
 template <int N, typename T> using Values = Stored<N, typename InRegisters<T>::Type>;
 
-/* The dtype of columns that are read as they are. */
+/* The dtype of columns that are read without conversion. */
 template <typename T> struct InColumns {
     typedef T Type;
 };
@@ -221,7 +221,7 @@ template <int N, typename T> static __device__ __forceinline__ void fill(Stored<
     for (int i = 0; i < count * (int)sizeof(T) / 4; i++) x.words[begin * sizeof(T) / 4 + i] = word;
 }
 
-/* Reads a thread's column of T. one: only its first unit is there, for all. */
+/* Reads a thread's column of T. one: the column has one unit, which all units of the thread get. */
 template <int UNIT, int N, typename T, typename V>
 static __device__ __forceinline__ void load_column(uint32_t columns, int at, bool one, Stored<N, V> &x)
 {
@@ -247,7 +247,7 @@ static __device__ __forceinline__ void load_column(uint32_t columns, int at, boo
     }
 }
 
-/* Reads the input from memory: its number for the row of each unit, or the element if a unit is one element. Units that aren't there read
+/* Reads the input from memory: its number for the row of each unit, or the element if a unit is one element. Units beyond the result get
  * its first number, so that no load waits for another. */
 template <typename T, int UNIT, int N, typename V>
 static __device__ __forceinline__ void load_input(const ChainRun &run, int k, const Place &first, Stored<N, V> &x)
@@ -272,7 +272,7 @@ static __device__ __forceinline__ void load_input(const ChainRun &run, int k, co
     for (int u = 0; u < N / UNIT; u++) fill(x, u * UNIT, UNIT, sizeof(V) == 2 ? word[u] * 0x10001u : word[u]);
 }
 
-/* Reads an operand that isn't in registers, wherever it is. */
+/* Reads an operand that isn't in registers: from its column, from memory, or as zeros. */
 template <typename T, int UNIT, int N, typename V>
 static __device__ __forceinline__ void load(const ChainRun &run, uint32_t columns, const Source &from, const Place &first, Stored<N, V> &x)
 {
@@ -294,7 +294,7 @@ static __device__ __forceinline__ void load(const ChainRun &run, uint32_t column
     }
 }
 
-/* Keeps and writes the result as the step says. */
+/* Stores the step's result in its column if KEPT, and in its output if WRITTEN. */
 template <int UNIT, int N, typename T>
 static __device__ __forceinline__ void put(const ChainRun &run, uint32_t columns, uint32_t step, int flags, const Place &first,
                                            const Stored<N, T> &s)
@@ -321,7 +321,7 @@ static __device__ __forceinline__ void put(const ChainRun &run, uint32_t columns
     }
 }
 
-/* Rounds y to T; then as put. */
+/* Rounds y to T, and stores it as put does. */
 template <int UNIT, typename T, int N>
 static __device__ __forceinline__ void finish(const ChainRun &run, uint32_t columns, uint32_t step, int flags, const Place &first,
                                               Stored<N, float> &y)
@@ -337,7 +337,7 @@ static __device__ __forceinline__ void finish(const ChainRun &run, uint32_t colu
 
 /* ---- steps ---- */
 
-/* Steps are computed with so many elements as floats at a time. */
+/* How many elements a step converts to floats at a time. */
 template <int N> struct Piece {
     enum { SIZE = N < 8 ? N : 8 };
 };
@@ -371,7 +371,7 @@ template <int N, typename V, typename F> static __device__ __forceinline__ void 
     }
 }
 
-/* Pairs of bf16 are computed by P in one go, other values by F, a function of two or three. */
+/* Pairs of bf16 are computed by P, both elements in one go; other values by F, a function of two or three numbers. */
 template <int N, typename V, typename P, typename F>
 static __device__ __forceinline__ void apply_pairs(Stored<N, V> &y, const Stored<N, V> &b, const Stored<N, V> &c, P pair, F f)
 {
@@ -385,7 +385,7 @@ static __device__ __forceinline__ void apply_pairs(Stored<N, V> &y, const Stored
     }
 }
 
-/* Pairs of bf16 are computed in one go if the number is a bf16 too. */
+/* y times the number. Pairs of bf16 are multiplied in one go if bf16 holds the number exactly. */
 template <int N, typename V> static __device__ __forceinline__ void apply_scale(Stored<N, V> &y, float number)
 {
     uint32_t bits = __float_as_uint(number);
@@ -397,7 +397,7 @@ template <int N, typename V> static __device__ __forceinline__ void apply_scale(
     }
 }
 
-/* a / b. Pairs of bf16: a part at a time, without branches unless a quotient or divisor is too large or small. */
+/* y / b. bf16: 8 elements at a time by reciprocals, or by divisions if a quotient is too small, or a divisor too small or large. */
 template <int N, typename V> static __device__ __forceinline__ void apply_div(Stored<N, V> &y, const Stored<N, V> &b)
 {
     if constexpr (sizeof(V) == 2 && N >= 8) {
@@ -427,7 +427,7 @@ template <int N, typename V> static __device__ __forceinline__ void apply_div(St
     }
 }
 
-/* step: its address in shared memory. */
+/* Loads the step's third operand. step: the step's address in shared memory. */
 template <typename T, int UNIT, int N, typename V>
 static __device__ __forceinline__ void load_third(const ChainRun &run, uint32_t columns, uint32_t step, const Place &first, Stored<N, V> &c)
 {
@@ -449,7 +449,7 @@ static __device__ __forceinline__ void load_third(const ChainRun &run, uint32_t 
         apply(y, b, c, __VA_ARGS__); \
         break;
 
-/* y = the step's function of y, b and, if it reads a third operand, that one. A cast only rounds. */
+/* y = the step's function of y, b and, if the step has one, its third operand. A cast only rounds. */
 template <typename T, int UNIT, int N, typename V>
 static __device__ __forceinline__ void apply_step(const ChainRun &run, uint32_t columns, uint32_t step, int code, float number,
                                                   const Place &first, Stored<N, V> &y, const Stored<N, V> &b)
@@ -569,7 +569,7 @@ static __device__ __forceinline__ uint32_t share_steps(const ChainRun &run)
 
 /* ---- inputs ahead of their steps ---- */
 
-/* Copies the thread's unit from element `at` of an input on, if it is there. to: address of the columns. */
+/* Starts to copy a unit of an input, from element `at` on, to the columns at address `to`. Copies nothing unless `there`. */
 template <typename T, int UNIT>
 static __device__ __forceinline__ void copy_unit(const char *from, int bytes, uint32_t to, uint32_t at, bool there)
 {
@@ -581,7 +581,7 @@ static __device__ __forceinline__ void copy_unit(const char *from, int bytes, ui
                      "l"(from + (uint64_t)at * (8 / UNIT)), "r"((uint32_t)there));
 }
 
-/* Starts the copies of an iteration's inputs. columns: those of the stage. */
+/* Starts the copies of an iteration's inputs. columns: address of the stage's columns. */
 template <typename T, int UNIT, int UNITS>
 static __device__ __forceinline__ void copy_ahead(const ChainRun &run, const Place &first, uint32_t columns)
 {
@@ -608,7 +608,7 @@ static __device__ __forceinline__ void copy_ahead(const ChainRun &run, const Pla
     copy_commit();
 }
 
-/* Blocks that a multiprocessor shall have room for, by the bytes of a thread's values. Chains of fp32 are up to 10 % faster with fewer. */
+/* Blocks that a multiprocessor shall have room for, by the bytes of a thread's values. Chains of fp32 are up to 10 % faster with 6. */
 static constexpr int blocks_of(int bytes, bool fp32)
 {
     return bytes <= 32 && !fp32 ? 8 : 6;

@@ -4,13 +4,13 @@
 #include "ops/elementwise/broadcast.h"
 #include "ops/infer.h"
 
-/* Sets y's dims to what the first `count` inputs broadcast to, as far as they are present; y's dtype stays. */
+/* Sets y's dims to those that the first `count` inputs, if present, broadcast to; y's dtype stays. */
 NODISCARD Status infer_broadcast(const Node *node, int count, const char *const *names, TensorType *y);
 
 /* a, b -> y of the dims that both broadcast to, in a's dtype. */
 NODISCARD Status pair_infer(Node *node);
 
-/* x (...) -> y of x's type; of a gradient dy, x (...) -> dx of x's type. */
+/* x (...) -> y of x's type; for an op that makes a gradient, dy, x (...) -> dx of x's type. */
 NODISCARD Status unary_infer(Node *node);
 
 /* One flop for each element of the result. */
@@ -62,7 +62,7 @@ VEC_ROW void tiles_task(const KernelArgs *args, int64_t task, TileFn tile, doubl
     }
 }
 
-/* Runs such tasks over the whole result. */
+/* Runs tasks that call tiles_task, over the whole result. */
 static inline Status tiles_run(const KernelArgs *args, void (*task)(void *context, int64_t task, int worker))
 {
     pool_run(args->pool, div_up(type_numel(&args->out[0].type), ELEMENTS_PER_TASK), task, (void *)args);

@@ -23,8 +23,8 @@ static __device__ __forceinline__ float sigmoid_near(float x)
     return fmaf(r, fmaf(-d, r, 1.0f), r);
 }
 
-/* sigmoid_of(x), if x isn't below SIGMOID_LEAST, with an error of some units in the last place of fp32. The functions of one bf16 number
- * that read it have the same bits in bf16; a test compares all numbers. */
+/* sigmoid_of(x), if x isn't below SIGMOID_LEAST, with an error of some units in the last place of fp32. Functions of one bf16 number that
+ * use it round to the same bf16 nevertheless; a test compares them for all bf16 numbers. */
 static __device__ __forceinline__ float sigmoid_rough(float x)
 {
     float e, r;
@@ -33,14 +33,14 @@ static __device__ __forceinline__ float sigmoid_rough(float x)
     return r;
 }
 
-/* Functions that read a sigmoid: of(s, a, b), where s is the sigmoid of argument(a, b). OF_ONE: whether both read one number alone. */
+/* Functions that read a sigmoid: of(s, a, b), where s is the sigmoid of argument(a, b). OF_ONE: whether argument and of read only a. */
 template <typename F> struct OfSigmoid : ManyAtOnce {
     __device__ float operator()(float a, float b) const
     {
         return F::of(sigmoid_of(F::argument(a, b)), a, b);
     }
 
-    /* Without branches unless one of the elements needs it. */
+    /* Branches only if a sigmoid's argument is below SIGMOID_LEAST. */
     template <typename T, int N> static __device__ __forceinline__ void each(float (&a)[N], const float (&b)[N])
     {
         float s[N], least = 0;
@@ -192,7 +192,7 @@ struct SoftcapBwd {
     }
 };
 
-/* gelu by the approximation; gelu by erf. */
+/* GeluTanh: gelu by its approximation with tanh. GeluErf: gelu by erf. */
 struct GeluTanh : OfSigmoid<GeluTanh> {
     enum { OF_ONE = true };
 

@@ -65,7 +65,7 @@ struct PairMul {
     }
 };
 
-/* Equal operands: b, which may be zero of the other sign. */
+/* Of equal operands the result is b, as a and b may be zeros of different signs. */
 struct PairMinimum {
     __device__ __forceinline__ uint32_t operator()(uint32_t a, uint32_t b, uint32_t) const
     {
@@ -109,10 +109,10 @@ static __device__ __forceinline__ float reciprocal(float x)
     return r;
 }
 
-/* Whether a reciprocal(b), rounded to bf16, is a / b rounded: b and its reciprocal are normal, and so is the result or it is zero. Two
+/* Checks that a reciprocal(b), rounded to bf16, is a / b rounded: b and its reciprocal are normal, and the result is normal or zero. Two
  * bf16 have no quotient so near the middle of two normal bf16 that the reciprocal's error matters. */
 struct PairRange {
-    /* the least and greatest divisor and the least result, which is less by 1 so that zeros are large; without signs, as bits */
+    /* bits without signs: of the least and the largest divisor, and of the least result minus 1, by which zeros become the largest */
     uint32_t least_b = 0xFFFFFFFFu, most_b = 0, least_q = 0xFFFFFFFFu;
 
     __device__ __forceinline__ void see(uint32_t q, uint32_t b)

@@ -8,9 +8,9 @@
 
 typedef struct RowCodes {
     uint8_t     *codes;
-    float       *scales;        /* of blocks */
+    float       *scales;        /* scales of blocks */
     uint8_t     *turned;        /* codes of the transpose */
-    float       *amax;          /* updated by row_codes_record; these four NULL: not wanted */
+    float       *amax;          /* updated by row_codes_record; each of these four is NULL if not wanted */
     const float *scale;         /* scale of all elements; NULL: each block has its own */
     int64_t      rows, cols;    /* of the quantised tensor */
     DType        dtype, format; /* dtype that elements are rounded to first; dtype of codes */

@@ -20,7 +20,7 @@ static inline OpCost cost_collective(const Node *node, double flops, int64_t ran
     return cost;
 }
 
-/* Fails unless the ranks of the device are as many as the program was made for. */
+/* Fails unless the device has `ranks` ranks, for which the program was made. */
 NODISCARD static inline Status check_ranks(const KernelArgs *args, int64_t ranks)
 {
     FAIL_IF(comm_size(args->comm) != ranks, ERR_INTERNAL, "a program for %lld ranks on a device of %d", (long long)ranks,

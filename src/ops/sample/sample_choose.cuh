@@ -338,8 +338,8 @@ static __device__ void put_none(const Sampling &s, int b, int32_t id)
     }
 }
 
-/* Finds the border for top-p without top-k in the sorted list of tokens that may be it. Adds the kept ones of these to sh->group. 0: the
- * border isn't listed. */
+/* Finds the border for top-p without top-k in the sorted list of tokens that may be it. Adds the mass of listed tokens that are kept to
+ * sh->group. 0: the border isn't listed. */
 static __device__ uint64_t border_listed(const Sampling &s, Shared *sh, const RowOf &row, const Tokens &of, uint64_t wanted)
 {
     uint64_t above = s.state[row.b].above;

@@ -144,7 +144,7 @@ static __device__ __noinline__ uint32_t reached_by(const uint32_t *keys, int cou
 }
 
 /* The least key of a token that is listed: low enough that the first `count` tokens are listed. If there are too few groups to tell, it is
- * so high that few more tokens are listed than fit. count 0: none is listed. */
+ * so high that few more tokens are listed than fit into the list. count 0: none is listed. */
 static __device__ uint32_t least_listed(const uint32_t *keys, int groups, int64_t count, int64_t vocab)
 {
     int most = max(1, groups - groups / 32);
