@@ -8,7 +8,7 @@ struct GradBuilder {
     Graph  *graph;
     int     add_op;      /* id of the op a + b, which sums the gradients of a value with several readers */
     int     num_forward; /* values that existed before the backward pass */
-    char   *wanted;      /* by value id: a trained parameter flows into it */
+    char   *wanted;      /* by value id: it depends on a trained parameter */
     Value **grads;       /* by value id: d loss / d value so far; NULL: none */
     Value **homes;       /* by value id of trained parameters: the lasting memory of their gradient */
     bool    accumulate;

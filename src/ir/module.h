@@ -72,7 +72,7 @@ typedef struct IrDims {
 
 /* *out: the number of that name; false: there is none. */
 bool ir_dims_get(const IrDims *dims, const char *name, double *out);
-/* *out: the number of that name, or entry *index of the list of that name. Gives expressions their names (ExprLookup). */
+/* *out: the number of that name, or entry *index of the list of that name. It is the ExprLookup of expressions over these symbols. */
 NODISCARD Status ir_dims_at(const IrDims *dims, const char *name, const double *index, double *out);
 
 /* Evaluates the module's `config` section against a config.json: every symbol, every requirement. Errors name the key. */

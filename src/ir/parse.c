@@ -132,7 +132,7 @@ static bool take_key(Parser *parser, const char *key)
     return take_word(parser, key) && take(parser, '=');
 }
 
-/* Reads one of the words names[first...] as its index; words before `first` are never written. */
+/* Reads one of the words names[first...] as its index; words before `first` never occur in the text. */
 static Status parse_choice(Parser *parser, const char *what, const char *const *names, int first, int count, const char *expected, int *out)
 {
     const char *name = word(parser);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Prints with as few digits as read back to the same number. */
+/* Prints the number with the fewest digits that read back to the same number. */
 static void print_number(StrBuf *out, double value)
 {
     char buf[40];

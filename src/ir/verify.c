@@ -122,7 +122,7 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
             "graph: storage of %s is the foreign value %s", value->name, storage->name);
     FAIL_IF(value->sharing != STORAGE_VIEW && value->kind != storage->kind, ERR_INTERNAL,
             "graph: value %s is of another kind than its storage %s", value->name, storage->name);
-    if (value->sharing != STORAGE_MEMBER) { /* verify_storage checks outputs */
+    if (value->sharing != STORAGE_MEMBER) { /* an output: verify_storage checks it */
         FAIL_IF(!value->producer, ERR_INTERNAL, "graph: value %s from outside has the storage of an output", value->name);
         return OK;
     }

@@ -6,19 +6,19 @@
 
 #include "ops/case.h"
 
-/* The outcome of a case: one kernel on one sample with one set of dtypes. kernel NULL: the case failed before a kernel ran, or
- * it is about several kernels. */
+/* The outcome of a case: one kernel on one sample with one set of dtypes. kernel NULL: the case failed before a kernel ran, or the outcome
+ * is about several kernels. */
 typedef struct OpOutcome {
     const char *op, *kernel, *sample, *types;
-    int         index;    /* of the sample; large ones are counted apart */
+    int         index;    /* index of the sample; large samples are counted from 0 again */
     DType       rounding; /* results are rounded to it: F32, BF16 or F16 */
     double      error;    /* largest error of an output, in the L2 norm */
     const char *faults;   /* NULL: passed */
 } OpOutcome;
 
 typedef struct OpChecks {
-    Device     *device, *cpu; /* whose kernels are checked; makes references */
-    Device     *planner;      /* plans for the device without having it: must count enough workspace; NULL: none */
+    Device     *device, *cpu; /* device: its kernels are checked; cpu: makes references */
+    Device     *planner;      /* plans for the device without having one: must reserve enough workspace; NULL: not checked */
     Device     *same[2];      /* other devices on which the same kernels must compute the same bits; NULL: none */
     const char *kernel;       /* checks only this kernel; NULL: all */
     bool        large;        /* runs large samples too */

@@ -41,7 +41,7 @@ static void draw_plain(const TensorType *type, int range, uint64_t key, void *da
     }
 }
 
-/* Makes each row the scale of a tensor. */
+/* Turns the numbers of each row into the scale of a tensor. */
 static void draw_scales(float (*rows)[FP8_SCALE_FLOATS], int64_t count)
 {
     for (int64_t i = 0; i < count; i++) fp8_scale_set(rows[i], fabsf(rows[i][0]) + 0.5f);

@@ -79,7 +79,7 @@ bool codes_fit(const Node *node, const TensorType *rows, int64_t whole, uint32_t
     return fits;
 }
 
-/* Types of codes under one scale, [the transposed codes], [the largest magnitude]. */
+/* Types of codes under one scale, [of the transposed codes], [of the largest magnitude]. */
 static Status infer_scaled_codes(const Node *node, DType dtype, TensorType *out)
 {
     const OpCodes    *c = &node->op->codes;

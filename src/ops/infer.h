@@ -75,7 +75,7 @@ static inline TensorType type_without_last(const TensorType *like, DType dtype)
  * counts as read. */
 OpCost cost_streaming(const Node *node, double flops);
 
-/* Bit k of a want mask for grad_emit. */
+/* Bit k of a want mask for grad_emit; 0 unless `wanted`. */
 static inline uint32_t want_bit(bool wanted, int k)
 {
     return wanted ? 1u << k : 0;

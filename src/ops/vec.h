@@ -20,7 +20,7 @@
 #define VEC_WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
 
 /* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`. It is also compiled for AVX-512, where the constant
- * `wide` is true. Both give the same bits: elements are independent, and sums have their lanes in the source. */
+ * `wide` is true. Both give the same bits: elements are independent, and the source fixes the lanes of sums. */
 #define VEC_TASK(name) \
     static inline void   name##_any(void *context, int64_t task, int worker, bool wide); \
     VEC_WIDE static void name##_wide(void *context, int64_t task, int worker) \

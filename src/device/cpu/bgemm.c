@@ -17,7 +17,7 @@ enum {
     GROUP = TURN16, /* rows or columns that are packed together */
     UNROLLED = 4,   /* steps in one turn of a loop */
     SUM_ROWS = 48,  /* rows of sums passed to `take` at once, at most */
-    AHEAD = 1024,   /* few rows: elements that prefetches of b's columns into the L2 cache are ahead */
+    AHEAD = 1024,   /* few rows: how many elements ahead b's columns are prefetched into the L2 cache */
     LINES = 4,      /* cache lines of a column that are prefetched at a time: memory is read in long pieces */
 };
 
@@ -297,8 +297,8 @@ void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const
 
 /* ---- few rows ---- */
 
-/* Prefetches columns of b into the L2 cache, AHEAD elements further on. Each block of l serves one part of the `cols` columns, in turn:
- * LINES cache lines of each column in it. The L1 cache allows too few requests in flight to keep memory busy. */
+/* Prefetches columns of b into the L2 cache, AHEAD elements further on. Each block of l prefetches one of LINES parts of the columns, in
+ * turn: LINES cache lines of each column of the part. The L1 cache allows too few requests in flight to keep memory busy. */
 static inline __attribute__((always_inline)) void fetch_ahead(const int cols, int64_t l, const BgemmCols *b)
 {
     int64_t         part = l / BGEMM_BLOCK % LINES, from = l - part * BGEMM_BLOCK + AHEAD;
@@ -503,7 +503,7 @@ void bgemm_few(bool paired, int rows, int64_t cols, int64_t from, int64_t k, con
  * order, 8 columns at a time. */
 enum {
     ONE_GROUP = 8 * BGEMM_BLOCK, /* elements of a column whose blocks' sums are computed at once */
-    ONE_AHEAD = 8192,            /* elements that prefetches into the L2 cache are ahead */
+    ONE_AHEAD = 8192,            /* how many elements ahead memory is prefetched into the L2 cache */
     ONE_LINES = 7,               /* of the 8 cache lines of a group, how many are prefetched while its sums are computed */
 };
 
@@ -569,7 +569,7 @@ typedef struct OneRuns {
     __m256  now;                                     /* the sums of the current run so far */
     int64_t left;                                    /* blocks that the current run still lacks */
     int64_t count;                                   /* runs that ended */
-    float   ended[BGEMM_ONE_DEPTH / BGEMM_BLOCK][8]; /* their sums */
+    float   ended[BGEMM_ONE_DEPTH / BGEMM_BLOCK][8]; /* sums of the runs that ended */
 } OneRuns;
 
 /* Prefetches the next `lines` cache lines into the L2 cache. */

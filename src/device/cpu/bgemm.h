@@ -11,7 +11,7 @@
 enum {
     BGEMM_BLOCK = 32,  /* elements along the depth; panels are padded to a multiple of it with 0 */
     BGEMM_COLS = 32,   /* columns of a tile, at most */
-    BGEMM_KERNELS = 4, /* kernels of a CPU, at most */
+    BGEMM_KERNELS = 4, /* the most kernels that a CPU runs */
     BGEMM_LINE = 64,   /* bytes of a cache line */
     BGEMM_FEW = 4,     /* rows of a, at most, for which b needn't be packed */
     BGEMM_FEW_COLS = 16,

@@ -51,7 +51,7 @@ enum {
     PEAK_ROWS = 192,
     PEAK_DEPTH = 256,
     PEAK_PASSES = 3,
-    STREAM_FLOATS = 16 * 1024 * 1024, /* 64 MiB: past the caches */
+    STREAM_FLOATS = 16 * 1024 * 1024, /* 64 MiB: larger than the caches */
 };
 
 typedef struct Peak {

@@ -10,7 +10,7 @@ enum {
     SGEMM_COLS = 32, /* a multiple of every kernel's tile columns */
     SGEMM_MOST_AHEAD = 2,
     SGEMM_SHALLOW = 64, /* depth up to which a product waits for c rather than for b (measured with 16 to 128) */
-    SGEMM_STEPS = 4,    /* steps along the depth in one turn of a tile's loop, since counting takes the place of multiply-adds */
+    SGEMM_STEPS = 4,    /* steps along the depth in one turn of a tile's loop: with fewer, counting would take the place of multiply-adds */
 };
 
 /* op(a): element (i,l) of the block is at panel * (i / rows) + row * (i % rows) + col * l, where `rows` is the kernel's; row or col is

@@ -57,7 +57,7 @@ typedef struct SUMS {
     const char  *ahead, *stream;
 } SUMS;
 
-/* Runs until b is at `end`, SGEMM_STEPS at a time. far: each time a row of the next tile's c is prefetched. */
+/* Runs until b is at `end`, SGEMM_STEPS at a time. far: for each SGEMM_STEPS it prefetches a row of the next tile's c. */
 TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int rows, const bool along_rows, const bool whole,
                                                                     const bool narrow, const bool far, PART part0, PART part1, SUMS *s,
                                                                     const float *end, int64_t a_stride, int64_t b_stride, int64_t step,
@@ -81,7 +81,7 @@ TARGET static inline __attribute__((always_inline)) void NAME(sums)(const int ro
     }
 }
 
-/* The steps that remain of a depth after whole SGEMM_STEPS. */
+/* The steps that remain of the depth after whole turns of SGEMM_STEPS. */
 TARGET static inline __attribute__((always_inline)) void NAME(last_steps)(const int rows, const bool along_rows, const bool whole,
                                                                           const bool narrow, PART part0, PART part1, SUMS *s, int64_t count,
                                                                           int64_t a_stride, int64_t b_stride)

@@ -1,4 +1,4 @@
-/* 16 x 16 words in registers of AVX-512. */
+/* Transposes 16 x 16 words in registers of AVX-512. */
 #pragma once
 
 #include <immintrin.h>

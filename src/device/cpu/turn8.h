@@ -1,4 +1,4 @@
-/* 8 x 8 words in registers. */
+/* Transposes 8 x 8 words in registers. */
 #pragma once
 
 #include "base/avx2.h"

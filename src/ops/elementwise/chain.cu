@@ -140,7 +140,7 @@ static void set_flags(RunStep *step, int dtype)
     if (step->out) step->flags |= WRITTEN;
 }
 
-/* The chain as units of a shape. Returns the bytes of shared memory that it needs. */
+/* Fills in the chain for units of the shape. Returns the bytes of shared memory that it needs. */
 static size_t make_run(const KernelArgs *args, ChainRun *run, const Shape *shape)
 {
     const ChainAttrs *attrs = (const ChainAttrs *)args->attrs;

@@ -1,6 +1,5 @@
-/* fp8_own_scale: the scale that maps x's own largest magnitude to the largest code, 2^margin below it (ops/lowbit/fp8.h).
- *
- * If x has only zeros, or an element that isn't finite, the scale stays as it was. */
+/* fp8_own_scale: the scale that maps x's own largest magnitude to the largest code divided by 2^margin (ops/lowbit/fp8.h). If x has only
+ * zeros, or an element that isn't finite, the scale stays as it was. */
 #include "ops/infer.h"
 #include "ops/lowbit/fp8.h"
 

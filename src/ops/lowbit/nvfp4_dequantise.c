@@ -37,7 +37,7 @@ static OpCost nvfp4_dequantise_cost(const Node *node)
     return cost_streaming(node, 2.0 * (double)type_numel(&node->out[0]->type));
 }
 
-/* Decodes the 16 elements of a block; global: its weight's. */
+/* Decodes the 16 elements of a block. global: the factor of the weight that the block belongs to. */
 static void block_values(const KernelArgs *args, int64_t block, float global, float *values)
 {
     const uint8_t *codes = (const uint8_t *)args->in[IN_CODES].data + block * (NVFP4_BLOCK / 2);
@@ -72,7 +72,7 @@ enum { BLOCKS_PER_TASK = 1024 };
 
 typedef struct Member {
     const KernelArgs *args;
-    int64_t           first, count; /* blocks of the member */
+    int64_t           first, count; /* first block of the member, and number of its blocks */
     float             global;
 } Member;
 

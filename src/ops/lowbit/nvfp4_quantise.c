@@ -190,7 +190,7 @@ static void square_store(const KernelArgs *args, const Square *s, float global, 
 
 typedef struct Quantise {
     const KernelArgs *args;
-    uint32_t         *most; /* the largest of each row of squares */
+    uint32_t         *most; /* the largest magnitude of each row of squares */
     float             global;
 } Quantise;
 

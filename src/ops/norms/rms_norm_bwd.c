@@ -11,7 +11,7 @@ static const AttrDef rms_norm_bwd_attrs[] = {ATTR_FLOAT(RmsNormAttrs, eps, 1e-6)
 enum { IN_DY, IN_X, IN_W, IN_RSTD, IN_ACC_DX, IN_ACC_DW, IN_SCALE, IN_AMAX };
 enum { OUT_DX, OUT_DW, OUT_CODES, OUT_MORE, OUT_AMAX };
 
-enum { CODES_MOST_COLS = 16384 }; /* a block on a GPU holds no more */
+enum { CODES_MOST_COLS = 16384 }; /* longer rows don't fit a thread block on a GPU */
 
 static bool rms_norm_bwd_codes_fit(const Node *node, int64_t whole)
 {

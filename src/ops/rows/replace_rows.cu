@@ -1,5 +1,5 @@
-/* replace_rows and rows_at on CUDA. replace_rows copies the whole matrix, then a block an id writes its row. If an id is given twice the
- * last one counts, whatever the order of blocks. An id outside the matrix is skipped; rows_at gives NaN for it. */
+/* replace_rows and rows_at on CUDA. replace_rows copies the whole matrix, then one block per id writes the id's row. If an id is given
+ * twice the last one counts, whatever the order of blocks. An id outside the matrix is skipped; rows_at gives NaN for it. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/attrs.h"
 #include "ops/rows.cuh"

@@ -1,5 +1,5 @@
-/* topk and topk_bwd on CUDA. A block a row finds the largest element, then the next largest, and so on: k passes over a row that stays in
- * the caches. Meant for small k. */
+/* topk and topk_bwd on CUDA. One thread block per row finds the largest element, then the next largest, and so on: k passes over a row that
+ * stays in the caches. Meant for small k. */
 #include "device/cuda/vec_f16.cuh"
 #include "ops/rows.cuh"
 

@@ -585,7 +585,7 @@ const OpDef op_sample = {
                "[2,9] masked=1, [2,8], i32[2,8] below=1073741824, i32[2] below=2, i32[2] below=9\n"
                "[12,1032], [12,8], i32[12,8] below=1073741824, i32[12] below=12, i32[12] below=700, _, _, _,"
                "  i32[12,33] below=1073741824 {vocab=1000, best=3}\n",
-    /* Real vocabularies; in the last sample most tokens are out. */
+    /* Real vocabularies; in the last sample most columns are outside the vocabulary. */
     .large = "[64,151936], [64,8], i32[64,8] below=1073741824, i32[64] below=64, i32[64] below=700 {best=20}\n"
              "[10,32001], [10,8], i32[10,8] below=1073741824, i32[10] below=10, i32[10] below=700, i32[10,32001] below=30,"
              "  i32[10,300] below=32001, [10,300] masked=200 {best=20}\n"

@@ -5,7 +5,7 @@
 
 struct Shared {
     uint64_t list[SAMPLE_LIST]; /* tokens, as sample_order */
-    uint64_t mass[SAMPLE_LIST]; /* mass of the tokens up to each, inclusive */
+    uint64_t mass[SAMPLE_LIST]; /* mass[i]: total mass of list[0] to list[i] */
     uint64_t group[SAMPLE_MOST_GROUPS];
     uint64_t part[CHOOSE_WARPS], found, found_mass;
     uint64_t pivot_mass[3];
@@ -234,7 +234,7 @@ static __device__ int32_t draw_of_list(Shared *sh, int n, uint64_t least, const 
     uint64_t drawn = sample_draw(keys, sum);
     *kept = sum;
     for (int i = threadIdx.x / FEW_EACH; i - (int)threadIdx.x / FEW_EACH < n;
-         i += FEW) { /* loops by whole warps: some threads have no token */
+         i += FEW) { /* whole warps stay in the loop: some threads have no token */
         int32_t  id = i < n ? sample_order_id(sh->list[i]) : -1;
         uint64_t own = i < n ? listed_mass(sh, i) : 0, upto = 0;
         for (int k = threadIdx.x % FEW_EACH; k < n; k += FEW_EACH) {

@@ -11,7 +11,7 @@ struct Sampling {
     const void     *logits;
     int64_t         cols, stride, slots_count;
     int             rows, vocab, group, groups, num_bias, best;
-    bool            known; /* no launch of the program writes controls, slots and biases */
+    bool            known; /* no launch of the program writes controls, slots or biases */
     int64_t         guide_words;
     const float    *controls, *bias;
     const uint32_t *keys, *guides;

@@ -230,7 +230,7 @@ static __device__ void count_row(const Sampling &s, const RowOf &row, const Toke
         if (counts[i]) atomicAdd(&to[i], counts[i]);
 }
 
-/* By group: largest keys of scores and logits; and the least keys of tokens to list by each. */
+/* For each group the largest keys of scores and of logits; then the least keys of tokens to list by score and by logit. */
 struct Lists {
     uint32_t keys[SAMPLE_MOST_GROUPS], logit_keys[SAMPLE_MOST_GROUPS], least, least_logit;
 };
