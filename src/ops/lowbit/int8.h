@@ -15,8 +15,8 @@ SMALL_FN float int8_scale(uint32_t most)
     return scale == 0 ? 1 : scale;
 }
 
-/* To nearest, ties to even. In a row with NaN or infinity every code decodes to something that isn't finite: the scale isn't finite, and 0
- * times it is NaN. */
+/* Rounds to nearest, ties to even. In a row with NaN or infinity every code decodes to something that isn't finite: the scale isn't finite,
+ * and 0 times it is NaN. */
 SMALL_FN int8_t int8_code(float x, float scale)
 {
     float steps = x / scale;

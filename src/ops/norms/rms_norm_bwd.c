@@ -60,8 +60,8 @@ static size_t rms_norm_bwd_gpu_workspace(const Node *node, int sm)
     return sum_chunks_bytes(x, type_cols(x), node->out[OUT_DW] != NULL);
 }
 
-/* Rows [row, end). dw (C): sum of these rows' parts of dw; NULL: not wanted. adds: the result includes
- * dx's old value, or input acc if dx isn't wanted. */
+/* A chunk: rows [row, end). dw (C): sum of these rows' parts of dw; NULL: not wanted. adds: the result includes dx's old value, or input
+ * acc if dx isn't wanted. */
 typedef struct Chunk {
     const KernelArgs *args;
     RowCodes          codes;

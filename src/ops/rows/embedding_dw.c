@@ -35,8 +35,8 @@ size_t rows_added_workspace(int64_t count, int64_t vocab)
     return (size_t)(vocab + 1 + count) * sizeof(int32_t);
 }
 
-/* Holds keys and positions, before and after sorting, and the most that CUB's sort takes: both columns again, and counts of each digit for
- * every few thousand elements. */
+/* Room for keys and positions, each unsorted and sorted, and for the most that CUB's sort takes: as much again for both, and counts of each
+ * digit for every few thousand elements. */
 size_t rows_added_gpu_workspace(int64_t count)
 {
     size_t column = ((size_t)count * sizeof(int32_t) + 255) / 256 * 256;
