@@ -1,4 +1,4 @@
-/* What the ops of FP8 with one scale a tensor share, on the CPU and CUDA (Micikevicius 2022).
+/* What the ops of FP8 with one scale per tensor share, on the CPU and CUDA (Micikevicius 2022).
  *
  * A code is x * `scale`, rounded to nearest, ties to even. A finite value beyond the format's largest becomes the largest; infinity and NaN
  * become NaN. The value of a code is the code times 1 / scale. */
@@ -50,8 +50,8 @@ FP8_FN float fp8_most(DType dtype)
 
 #define FP8_INFINITE 0x7F800000u /* small_magnitude of infinity; NaN's is larger */
 
-/* Sets the scale of a tensor whose largest magnitude is amax, for codes up to `most`, 2^margin below it. The old scale stays if amax is 0
- * or not finite. Scales are from 2^-126 to 2^126, so that a scale and its inverse are normal numbers. */
+/* Sets the scale of a tensor whose largest magnitude is amax so that amax becomes `most` / 2^margin. The old scale stays if amax is 0 or
+ * not finite. Scales are from 2^-126 to 2^126, so that a scale and its inverse are normal numbers. */
 FP8_FN void fp8_scale_follow(float *scale, float amax, float most, int64_t margin)
 {
     if (amax > 0 && small_magnitude(amax) < FP8_INFINITE)

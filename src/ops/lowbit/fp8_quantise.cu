@@ -6,7 +6,7 @@ enum { IN_X, IN_SCALE };
 enum { OUT_CODES, OUT_CODES_T, OUT_AMAX };
 enum { EDGE = SCALED_GROUPS * COLS };
 
-/* WHOLE: rows of x and of codes consist of whole, aligned packs of 16. tiles: side by side. */
+/* WHOLE: rows of x and of codes consist of whole, aligned packs of 16. tiles: number of tiles side by side. */
 template <typename T, DType F, bool WHOLE>
 static __global__ void __launch_bounds__(SCALED_THREADS, 3) fp8_tiles(const T *x, ScaledCodes q, unsigned tiles)
 {

@@ -1,16 +1,16 @@
-/* Codes of rows on CUDA, for kernels that compute the rows: e4m3 with a scale for each FP8_TILE elements of a row, which neighbouring
- * threads hold, all of them active; or e4m3 or e5m2 under one scale. A thread holds 16 bytes of a row. */
+/* Codes of rows on CUDA, for kernels that compute the rows: e4m3 with a scale for each FP8_TILE elements of a row (neighbouring threads
+ * hold these elements, and all are active); or e4m3 or e5m2 under one scale. A thread holds 16 bytes of a row. */
 #pragma once
 
 #include "ops/lowbit/fp8_scaled.cuh"
 #include "ops/lowbit/fp8_tiles.h"
 
-/* What a kernel stores besides its result: a template parameter of kernels. */
+/* Which codes a kernel stores besides its result; a template parameter of kernels. */
 enum { CODES_NONE, CODES_BLOCKS, CODES_SCALED };
 
 typedef struct RowCodes {
     ScaledCodes scaled; /* codes, rows and cols are used for both kinds */
-    float      *scales; /* of blocks; NULL: not wanted */
+    float      *scales; /* scales of blocks; NULL: not wanted */
 } RowCodes;
 
 /* The codes that are outputs `first` and later. scale: index of the input `scale`, after which comes `amax`; format: attribute `codes`. */
@@ -30,7 +30,7 @@ static inline int row_codes_kind(const RowCodes *q)
 /* A thread's state for codes under one scale. */
 struct RowState {
     float    factor;
-    uint32_t most, seen; /* largest magnitude of this thread's elements so far; largest one of other blocks before */
+    uint32_t most, seen; /* most: largest magnitude of this thread's elements so far; seen: amax before the block's work */
 };
 
 template <int CODES> static __device__ __forceinline__ RowState row_state(const RowCodes &q)
@@ -48,7 +48,7 @@ template <int CODES> static __device__ __forceinline__ void row_record(const Row
     if (CODES == CODES_SCALED) record_most(q.scaled, state.most, state.seen);
 }
 
-/* The largest of THREADS neighbouring threads, which are a part of a warp. */
+/* The largest `most` of THREADS neighbouring threads, which are a part of a warp. */
 template <int THREADS> static __device__ __forceinline__ uint32_t most_of(uint32_t most)
 {
     unsigned lane = threadIdx.x % 32, mask = THREADS == 32 ? 0xFFFFFFFFu : ((1u << THREADS % 32) - 1) << (lane / THREADS * THREADS);

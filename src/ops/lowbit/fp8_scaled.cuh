@@ -18,7 +18,7 @@ typedef struct ScaledCodes {
     int64_t      rows, cols;
 } ScaledCodes;
 
-/* Outputs from `first` on. scale: index of the input that is the scale; format: the attribute. */
+/* The codes that are outputs from `first` on. scale: index of the input that is the scale; format: the attribute. */
 static inline ScaledCodes scaled_codes(const KernelArgs *args, int first, int scale, int64_t format, int64_t rows, int64_t cols)
 {
     ScaledCodes q = {};
@@ -33,7 +33,7 @@ static inline ScaledCodes scaled_codes(const KernelArgs *args, int first, int sc
     return q;
 }
 
-/* The number of blocks, for tiles of `per` columns a thread; *across: tiles side by side. */
+/* *blocks: thread blocks, for tiles of `per` columns for each thread; *across: tiles side by side. */
 static inline Status scaled_grid(int64_t rows, int64_t cols, int64_t per, unsigned *blocks, unsigned *across)
 {
     int64_t beside = cuda_div_up(cols, SCALED_GROUPS * per), all = cuda_div_up(rows, SCALED_ROWS) * beside;

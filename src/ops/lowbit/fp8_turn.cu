@@ -14,7 +14,7 @@ template <bool WHOLE> static __device__ __forceinline__ uint4 load_codes(const u
     return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/* to: codes_t and its dims. tiles: side by side. */
+/* to: codes_t and its dims. tiles: number of tiles side by side. */
 template <bool WHOLE>
 static __global__ void __launch_bounds__(SCALED_THREADS, 4) fp8_turn_tiles(const uint8_t *codes, ScaledCodes to, unsigned tiles)
 {

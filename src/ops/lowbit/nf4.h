@@ -22,7 +22,7 @@ typedef struct Nf4QuantiseAttrs {
 enum { NF4_LANES = 1024 };
 
 /* A block's scale from its largest small_magnitude; NaN stays NaN. A short block's scale is never 0. A whole block's may be 0; nf4_in_block
- * then uses another. */
+ * then uses 1e-38. */
 NF4_FN float nf4_scale(uint32_t most, bool is_short)
 {
     union {

@@ -8,7 +8,7 @@
 enum { IN_CODES, IN_ABSMAX, IN_NESTED, IN_OFFSET };
 enum { THREADS = 256, N = 8, TURNS = 4, CHUNK = THREADS * TURNS * N, PACKS_PER_BLOCK = NF4_BLOCK / N };
 
-enum { CTAS_PER_SM = 6 }; /* that run at once */
+enum { CTAS_PER_SM = 6 }; /* thread blocks that a multiprocessor runs at once */
 
 static_assert(NF4_BLOCK * NF4_NESTED % CHUNK == 0, "a chunk has one nested scale");
 static_assert(THREADS > DYNAMIC_ZERO + 1, "a thread for each magnitude of the map");
@@ -20,13 +20,13 @@ typedef struct Weight {
     void          *w;
     Nf4Member      at[DEQUANTISE_MAX_MEMBERS];
     bool           wide[DEQUANTISE_MAX_MEMBERS];      /* 8 elements can be loaded and stored at once */
-    int64_t        chunk[DEQUANTISE_MAX_MEMBERS + 1]; /* first chunk of each member; then the number of all */
+    int64_t        chunk[DEQUANTISE_MAX_MEMBERS + 1]; /* first chunk of each member; then the number of all chunks */
 } Weight;
 
 /* Position of a chunk, and a thread's part of it as loaded. */
 typedef struct Piece {
     int64_t  first, block; /* counted over all members: first element, first block */
-    int      count, packs; /* elements; the first packs * 8 of them are loaded 8 at a time */
+    int      count, packs; /* count: elements; packs: the first packs * 8 of these are loaded 8 at a time */
     uint32_t bits[TURNS], absmax[TURNS];
     float    nested, offset;
 } Piece;

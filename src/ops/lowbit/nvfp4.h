@@ -58,8 +58,8 @@ SMALL_FN float nvfp4_error_unit(uint32_t most, float global)
     return most ? 0x1p28f / (small_value(most) * (1 / global)) : 0;
 }
 
-/* The squared error of an element; inverse: of the scale. Errors are whole numbers, so that the sum over a block doesn't depend on the
- * order: a weight and its transpose make the same choice. */
+/* The squared error of an element; inverse: nvfp4_inverse of the scale. Errors are whole numbers, so that the sum over a block doesn't
+ * depend on the order: a weight and its transpose make the same choice. */
 SMALL_FN uint64_t nvfp4_error(float x, float global, float scale, float inverse, float unit)
 {
     float   value = small_decode(small_e2m1(), nvfp4_code(x, inverse)) * scale;

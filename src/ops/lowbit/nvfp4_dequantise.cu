@@ -21,7 +21,7 @@ static __device__ __forceinline__ void decode(uint32_t word, uint8_t scale_code,
     for (int k = 0; k < HALF; k++) v[k] = nvfp4_value(word >> (4 * k) & 15, scale, global);
 }
 
-/* For each member the number of packs of 8 elements up to its end; the last entry is the number of all. */
+/* For each member the number of packs of 8 elements up to its end; the last entry is the number of all packs. */
 typedef struct Members {
     int64_t end[DEQUANTISE_MAX_MEMBERS];
 } Members;

@@ -14,8 +14,8 @@ typedef struct Momentum {
     void                *m, *x;
     const float         *norm2, *loss;
     float               *partial;
-    int64_t              numel, each; /* elements of the matrix; elements of a block */
-    MatrixRows           runs;        /* the matrix's rows of g and m, in elements */
+    int64_t              numel, each; /* numel: elements of the matrix; each: elements of a thread block */
+    MatrixRows           runs;        /* the rows of g and m that form the matrix, in elements */
     bool                 one_run;     /* the matrix is contiguous in g and m */
     NormuonMomentumAttrs attrs;
     bool                 whole; /* every pointer is 16-byte aligned, also where each run of rows begins */

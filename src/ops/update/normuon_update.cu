@@ -16,7 +16,7 @@ typedef struct Update {
     const int64_t     *step;
     float             *inverse, *partial;
     int64_t            rows, cols, each; /* dims of the matrix; each: rows of a thread block in the first launch */
-    MatrixRows         of_w;             /* the matrix's rows of the weight */
+    MatrixRows         of_w;             /* the rows of the weight that form the matrix */
     int                num_partial;
     NormuonUpdateAttrs attrs;
     bool               random_w;
