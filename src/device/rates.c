@@ -1,4 +1,4 @@
-/* Rates of ops and links on GPUs that were measured. */
+/* Measured rates of ops and links on GPUs. */
 #include "device/device.h"
 
 #include <string.h>

@@ -169,7 +169,7 @@ static Status parse_double(Parser *parser, const char *text, double *out)
     return OK;
 }
 
-/* Checks the name of a value or an output; taken: it exists already. */
+/* Checks the name of a value or an output; taken: the name exists already. */
 static Status check_name(Parser *parser, const char *name, bool taken)
 {
     if (!name_is_plain(name, GRAPH_NAME_BYTES)) SYNTAX(parser, "\"%.100s\" isn't fit for a name", name);

@@ -133,7 +133,7 @@ static Status verify_value(const Graph *graph, const Value *value, int index)
     return OK;
 }
 
-/* Checks the lists of uses: every listed use is a real reader, and as many are listed as there are readers. */
+/* Checks the lists of uses: every listed use is a real reader, and every reader is listed. */
 static Status verify_uses(const Graph *graph)
 {
     int64_t listed = 0, connected = graph->num_outputs;

@@ -58,7 +58,7 @@ NODISCARD Status op_run(OpCase *c, const OpRun *run, StrBuf *faults);
 
 /* Element i of any tensor. */
 double tensor_element(const TensorType *type, const void *data, int64_t i);
-/* How far a is from b. Equal elements count 0, infinities and NaNs too; infinite where one is NaN and the other isn't. */
+/* How far a is from b. Equal elements count as 0, also infinities and NaNs; the error is infinite where one is NaN and the other isn't. */
 typedef struct TensorErrors {
     double l2;   /* |a - b| / |b| in the L2 norm */
     double most; /* max|a - b| / max(max|b|, floor) */

@@ -165,7 +165,7 @@ static Status check_threads(Check *k, OpRun run)
     return OK;
 }
 
-/* Checks that outputs that add are the old contents plus the plain result, which only a kernel of the CPU can be told to make. */
+/* For outputs that add, checks that they are the old contents plus the plain result. Only a kernel of the CPU can be told to make it. */
 static Status check_sums(Check *k, OpRun run)
 {
     OpCase  *c = &k->c;

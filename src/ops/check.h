@@ -1,7 +1,7 @@
-/* The one driver that checks the kernels of ops, on any device, against references on the CPU. Each op runs its samples. For each kernel:
- * results, guards around tensors and workspace, unchanged inputs, codes, and bits that depend on nothing but the inputs: not on what
- * memory held, on the wanted outputs, on sharing memory where that is allowed, on the number of threads or the width of vectors, nor on
- * the other rows where the op says so. doctor and tests call it. */
+/* The one driver that checks the kernels of ops, on any device, against references on the CPU. Each op runs its samples. For each kernel it
+ * checks results, guards around tensors and workspace, unchanged inputs, codes, and bits. Bits may depend on nothing but the inputs: not on
+ * what memory held, on the wanted outputs, on sharing memory where that is allowed, on the number of threads or the width of vectors, nor,
+ * where the op says so, on other rows. doctor and tests call it. */
 #pragma once
 
 #include "ops/case.h"

@@ -55,7 +55,7 @@ NODISCARD Status infer_dequantised(const DequantiseAttrs *attrs, int64_t n, DTyp
 /* The type of scales of e2m1 codes of this type, row by row or in tiles: ops/lowbit/nvfp4.h says where each scale is stored. */
 TensorType nvfp4_scale_type(const TensorType *codes, bool tiled);
 
-/* dims of `like`, of another dtype. */
+/* A type with the dims of `like`, and another dtype. */
 static inline TensorType type_as(const TensorType *like, DType dtype)
 {
     TensorType type = *like;
@@ -63,7 +63,7 @@ static inline TensorType type_as(const TensorType *like, DType dtype)
     return type;
 }
 
-/* dims of `like` without the last. */
+/* A type with the dims of `like` except the last, and another dtype. */
 static inline TensorType type_without_last(const TensorType *like, DType dtype)
 {
     TensorType type = type_as(like, dtype);
@@ -123,7 +123,7 @@ static inline DType tile_dtype(const TensorView *const *of, int count)
     return DT_BF16;
 }
 
-/* As tile_load and tile_result, for loops on tile_dtype: scratch is used only if that is f32. */
+/* Like tile_load and tile_result, for loops that compute on `dtype` (TILE_DTYPE): scratch is used only if that is f32. */
 static inline const void *tile_in(const TensorView *t, DType dtype, int64_t at, int64_t count, float *scratch)
 {
     return dtype == DT_F32 ? tile_load(t, at, count, scratch) : vec_at(t->data, dtype, at);

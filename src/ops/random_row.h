@@ -45,7 +45,7 @@ VEC_WIDE static void random_row_wide(uint32_t *out, uint64_t key, uint32_t first
 #pragma GCC unroll 10
         for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
             __m512i p0 = _mm512_mul_epu32(x0, m0), p2 = _mm512_mul_epu32(x2, m2);
-            x0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p2, 32), x1, _mm512_set1_epi64(k0), 0x96); /* all three xored */
+            x0 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p2, 32), x1, _mm512_set1_epi64(k0), 0x96); /* the xor of all three */
             x2 = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), x3, _mm512_set1_epi64(k1), 0x96);
             x1 = p2;
             x3 = p0;

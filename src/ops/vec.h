@@ -16,7 +16,7 @@
 #define VEC_WIDE __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"), flatten))
 #endif
 
-/* As VEC_ROW, for parts of a VEC_WIDE function. */
+/* Like VEC_ROW, for parts of a VEC_WIDE function. */
 #define VEC_WIDE_ROW VEC_WIDE static inline __attribute__((always_inline))
 
 /* Begins a pool's task, `static void name(void *context, int64_t task, int worker)`. It is also compiled for AVX-512, where the constant
@@ -36,7 +36,7 @@
     } \
     static inline void name##_any(void *context, int64_t task, int worker, bool wide __attribute__((unused)))
 
-/* The loop after it is vectorised even if its results may overlap its operands; each result may overwrite only its own operand. */
+/* Before a loop: it is vectorised even if its results may overlap its operands; each result may overwrite only its own operand. */
 #ifdef __clang__
 #pragma clang diagnostic ignored "-Wpass-failed" /* sanitizers prevent vectorisation */
 #define VEC_LOOP _Pragma("clang loop vectorize(assume_safety)")
@@ -303,7 +303,7 @@ static inline void vec_add_row(void *row, DType dtype, const float *src, int64_t
         VEC_EACH(DT_BF16, row, count, i, n, vec8_some(DT_BF16, row, i, n) + vec8_some(DT_F32, src, i, n));
 }
 
-/* The range of vec_exp_within. They are loaded, not constants: only then do compilers make one instruction, max or min, of a comparison. */
+/* The range of vec_exp_within. Both are loaded, not constants: only then do compilers make one instruction, max or min, of a comparison. */
 extern const float vec_exp_least, vec_exp_most;
 
 /* e^x within 1 ulp: x = n ln2 + r, |r| <= ln2/2; e^r by a polynomial fitted to 7e-9, times 2^n. Results below 2^-126.5 become 0, from
@@ -480,8 +480,8 @@ VEC_ROW float vec_row_squares(DType dtype, const void *x, int64_t count)
     return vec8_sum((s0 + s1) + (s2 + s3)) + tail;
 }
 
-/* Sum of x w y, which norms need in the backward pass. x may be of another dtype than y; w is f32. Fused multiply-adds are explicit, since
- * kernels for AVX-512 only do the same. */
+/* Sum of x w y, which norms need in the backward pass. x may be of another dtype than y; w is f32. Fused multiply-adds are explicit, so
+ * that code for AVX-512 alone has the same bits. */
 VEC_ROW float vec_row_dot3(DType dtype, const void *y, DType x_dtype, const void *x, const float *w, int64_t count)
 {
     Vec8    s0 = {0}, s1 = {0}, s2 = {0}, s3 = {0};

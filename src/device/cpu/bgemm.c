@@ -1,5 +1,5 @@
 /* Panels by kernel, padded with zeros to whole blocks.
- *   fp32    for each l the elements of all rows or columns, as in sgemm.h
+ *   fp32    for each depth l the elements of all rows or columns, as in sgemm.h
  *   pairs   for each step one pair of bf16 of every row or column; steps alternate between the even and the odd chain. The upper half of a
  *   pair is added first
  *   AMX     a block of a is 2 x 16 rows of 32 elements each; a block of b is 2 x 16 columns: for each pair of l the pairs of 16 columns */
@@ -564,7 +564,7 @@ static inline __m256 sums_of_group(const float *a, const uint16_t *b)
 /* Blocks' sums of 8 columns, [column][block]. Columns that were a multiple of a page apart would share cache sets; these aren't. */
 typedef float OneBlocks[8][BGEMM_ONE_DEPTH / BGEMM_BLOCK + 8];
 
-/* Runs of 8 columns while blocks are added up. */
+/* State of 8 columns while sums of blocks are added up to runs. */
 typedef struct OneRuns {
     __m256  now;                                     /* the sums of the current run so far */
     int64_t left;                                    /* blocks that the current run still lacks */

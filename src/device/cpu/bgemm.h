@@ -61,7 +61,7 @@ static inline size_t bgemm_panel(const BgemmKernel *kernel, int width, int64_t d
 /* Receives sums [row, row + rows) x [col, col + cols) of a product, `stride` floats from one row to the next. */
 typedef void (*BgemmTake)(void *context, int64_t row, int64_t col, const float *sums, int64_t stride, int64_t rows, int64_t cols);
 
-/* Multiplies packed panels of depth k to a b (m,n). `take` receives the result in parts, at most BGEMM_COLS columns each. panel: bytes from
+/* Computes a b (m,n) from packed panels of depth k. `take` receives the result in parts, at most BGEMM_COLS columns each. panel: bytes from
  * one panel of b to the next. */
 void bgemm_run(const BgemmKernel *kernel, int64_t m, int64_t n, int64_t k, const char *a, const char *b, size_t panel, BgemmTake take,
                void *context);

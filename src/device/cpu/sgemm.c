@@ -18,8 +18,8 @@ enum {
 
 /* Hides from the compiler where a pointer comes from: it then keeps this pointer, instead of one for each address derived from it. */
 #define OPAQUE(x) __asm__("" : "+r"(x))
-/* The same for a value that a loop doesn't change: the compiler keeps the value, not its sums with constants, for which there are too few
- * registers. */
+/* Hides where a value comes from that a loop doesn't change: the compiler keeps the value, not its sums with constants, for which there are
+ * too few registers. */
 #define OPAQUE_HERE(x) __asm__ volatile("" : "+r"(x))
 
 #define NAME(function) avx2_##function

@@ -3,7 +3,7 @@
  * that column one iteration ahead, so that memory is busy while steps are computed. A thread keeps to the same columns of the result, so an
  * input with one row for all rows is copied once; inputs with one number for a whole row are read when a step wants them. All threads of a
  * block run the same step, so its code is read once. The host decides where each operand comes from, so that a step takes few instructions
- * besides its arithmetic: at the speed of a copy there is time for about 7 per byte of an element. */
+ * besides its arithmetic: at the speed of a copy there is time for about 7 instructions per byte of an element. */
 #pragma once
 
 #include "device/cuda/vec_f16.cuh"
@@ -60,7 +60,7 @@ typedef struct RunCopy {
     bool        dense;        /* the input has the result's dims */
 } RunCopy;
 
-/* Computes n / by as a product with `factor`, for any n; by <= 2^shift < 2 by. */
+/* Computes n / `by` as a product with `factor`, for any n; `by` <= 2^shift < 2 `by`. */
 typedef struct Divisor {
     uint32_t by, factor, shift;
 } Divisor;
@@ -120,7 +120,7 @@ template <int BYTES> static __device__ __forceinline__ uint32_t column(uint32_t 
     return columns + at - threadIdx.x * (16 - BYTES);
 }
 
-/* Reads and writes shared memory. They are volatile, so that they stay in order and after the wait for copies. */
+/* Read and write shared memory. The instructions are volatile, so that they stay in order and after the wait for copies. */
 template <int BYTES> static __device__ __forceinline__ void load_shared(void *to, uint32_t from)
 {
     uint32_t *w = (uint32_t *)to;
@@ -166,7 +166,7 @@ template <int N, typename T> struct Stored {
     uint32_t words[(N * sizeof(T) + 3) / 4];
 };
 
-/* COUNT elements from `begin` on as floats, and back. */
+/* Converts COUNT elements from `begin` on to floats, and back. */
 template <int COUNT, int N> static __device__ __forceinline__ void unpack(const Stored<N, float> &s, int begin, float *x)
 {
 #pragma unroll

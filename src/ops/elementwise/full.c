@@ -1,4 +1,4 @@
-/* full: a vector filled with one number, such as weights for a norm without any; with dtype i32 an integer. */
+/* full: a vector filled with one number, such as weights for a norm that has none; with dtype i32 an integer. */
 #include "ops/infer.h"
 
 static const AttrDef full_attrs[] = {ATTR_INT(FullAttrs, size, 0), ATTR_FLOAT(FullAttrs, value, 1), ATTR_DTYPE(FullAttrs, dtype), {0}};

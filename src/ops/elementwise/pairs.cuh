@@ -1,6 +1,6 @@
-/* Functions of pairs of bf16 in 32-bit words, as steps of a chain: the bits of the functions in functions.cuh rounded to bf16, in one to
- * three instructions for two elements. A sum, difference or product of two bf16 has the same bits rounded once as rounded to fp32 and
- * then to bf16. NaN results are 0x7FFF, as a conversion makes them. */
+/* Functions of pairs of bf16 in 32-bit words, as steps of a chain. They have the bits of the functions in functions.cuh, rounded to bf16,
+ * but take one to three instructions for two elements. A sum, difference or product of two bf16 has the same bits rounded once as rounded
+ * to fp32 and then to bf16. NaN results are 0x7FFF, as a conversion makes them. */
 #pragma once
 
 #include <cuda_bf16.h>

@@ -83,7 +83,7 @@ VEC_ROW void swiglu_tile(DType dtype, bool gelu, bool wide, float *h, const void
 
 enum {
     PIECE = 8 * VEC_BLOCK /* columns of a row at a time */,
-    AHEAD = 3072 /* least elements to prefetch ahead, rounded up to whole rows */
+    AHEAD = 3072 /* how many elements to prefetch ahead at least, rounded up to whole rows */
 };
 
 VEC_TASK(swiglu_task)

@@ -30,7 +30,7 @@ static OpCost fp8_quantise_cost(const Node *node)
     return cost_streaming(node, 2.0 * (double)type_numel(&node->in[IN_X]->type));
 }
 
-enum { EDGE = 64 }; /* rows of a task, and columns that it does at a time */
+enum { EDGE = 64 }; /* a task encodes EDGE rows, EDGE columns at a time */
 
 typedef struct Quantise {
     const KernelArgs *args;

@@ -1,4 +1,4 @@
-/* Not in the header: each op with codes would compile these functions twice, for AVX2 and for AVX-512. */
+/* These functions aren't in the header: each op with codes would compile them twice, for AVX2 and for AVX-512. */
 #include "ops/lowbit/fp8_rows.h"
 
 RowCodes row_codes(const KernelArgs *args, const OpCodes *codes, const TensorType *of)

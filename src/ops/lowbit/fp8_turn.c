@@ -18,7 +18,7 @@ static OpCost fp8_turn_cost(const Node *node)
     return cost_streaming(node, 0);
 }
 
-enum { EDGE = 64 }; /* rows of a task, and columns that it does at a time */
+enum { EDGE = 64 }; /* a task transposes EDGE rows, EDGE columns at a time */
 
 typedef struct Turn {
     const uint8_t *codes;

@@ -41,7 +41,7 @@ static OpCost nf4_dequantise_cost(const Node *node)
 typedef struct Dequantise {
     const KernelArgs *args;
     Nf4Member         member;
-    int               index; /* of the member */
+    int               index; /* index of the member */
     DynamicMap        map;
 } Dequantise;
 

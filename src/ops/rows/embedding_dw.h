@@ -7,6 +7,6 @@
  * i32 (N). args: the launch, which has out, the workspace and the thread pool. */
 NODISCARD Status rows_added_cpu(const KernelArgs *args, const TensorView *ids, const TensorView *rows);
 
-/* Bytes of workspace for `count` ids below `vocab`: of rows_added_cpu, and of embedding_dw and scatter_add_rows on a GPU. */
+/* Bytes of workspace for `count` ids below `vocab`: first of rows_added_cpu, then of embedding_dw and scatter_add_rows on a GPU. */
 size_t rows_added_workspace(int64_t count, int64_t vocab);
 size_t rows_added_gpu_workspace(int64_t count);

@@ -22,7 +22,7 @@ static inline LineMove line_move(const TensorView *x, const TensorType *y, int d
     return move;
 }
 
-/* The same, of zeros. */
+/* Like line_move, but stores zeros. */
 static inline LineMove line_zeros(const TensorType *y, int dim, int64_t to, int64_t count)
 {
     Lines    out = lines_around(y, dim);

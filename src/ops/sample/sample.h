@@ -249,8 +249,8 @@ SAMPLE_FN float sample_logprob(float score, float most, float scale, uint64_t ma
 
 /* ---- the draw ---- */
 
-/* A random integer below `mass`. The token drawn is the first, in the order of ids, with which the summed mass of kept tokens exceeds
- * it. It depends on a row of keys, not on the slot: a request gets the same text wherever it runs. */
+/* A random integer below `mass`. The token drawn is the first, in the order of ids, with which the summed mass of kept tokens exceeds it.
+ * The integer depends on a row of keys, not on the slot: a request gets the same text wherever it runs. */
 SAMPLE_FN uint64_t sample_draw(const uint32_t *keys, uint64_t mass)
 {
     uint64_t seed = (uint64_t)keys[SAMPLE_SEED_HIGH] << 32 | keys[SAMPLE_SEED_LOW];

@@ -154,7 +154,7 @@ static __device__ uint32_t block_most(uint32_t most, uint32_t *scratch)
 
 /* The values to choose by: a row's scores, or its logits. */
 struct Tokens {
-    bool  scores; /* they are in s.scores; else they are the logits */
+    bool  scores; /* the values are in s.scores; else they are the logits */
     float most, scale;
 };
 

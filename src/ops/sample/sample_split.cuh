@@ -37,9 +37,9 @@ static __device__ uint64_t masses_of(const Sampling &s, int b, float width, uint
     return sum;
 }
 
-/* A mass computed at a bucket's middle is wrong by at most half a bucket's width, plus about 2^-16 of rounding. The same holds for sums
- * up to the border; and for sums after it, if the unknown mass of the last bucket is added. The tighter bound of the two is used. Must
- * be called by all threads; scratch: 32 words. */
+/* Finds the buckets that may contain the border. A mass computed at a bucket's middle is wrong by at most half a bucket's width, plus about
+ * 2^-16 of rounding. The same holds for sums up to the border; and for sums after it, if the unknown mass of the last bucket is added. The
+ * tighter bound of the two is used. Must be called by all threads; scratch: 32 words. */
 static __device__ Between find_between(const Sampling &s, const RowOf &row, uint64_t *scratch, Between *shared)
 {
     const SampleState *state = s.state + row.b;

@@ -152,7 +152,7 @@ const OpDef op_adamw_8bit = {
               [IN_NORM2] = HOLDS_NORM2,
               [IN_HYPER] = HOLDS_HYPER,
               [IN_SEGMENTS] = HOLDS_SEGMENTS},
-    /* Tolerance: kernels fuse different products, so a moment halfway between two codes may get the other one. */
+    /* Tolerance: kernels fuse different products, so a moment halfway between two codes may get either. */
     .samples = "[700], [700], u8[700] below=256, u8[700] below=256, [5], [5], [1], [1], [8], i64[4] below=99, i64[3,5]"
                "  {beta2=0.95, weight_decay=0.1, max_grad_norm=1} tolerance=0.001\n"
                "[40000], [40000], u8[40000] below=256, u8[40000] below=256, [158], [158], [1], [1], [8], i64[4] below=99, i64[2,5],"
