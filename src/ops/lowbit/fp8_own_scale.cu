@@ -1,4 +1,4 @@
-/* fp8_own_scale on CUDA, in two launches: the largest magnitude of each part of x, then one block makes the scale. */
+/* fp8_own_scale on CUDA, in two launches: the first finds the largest magnitude of each part of x, the second makes the scale. */
 #include "device/cuda/vec.cuh"
 #include "ops/attrs.h"
 #include "ops/lowbit/block_most.cuh"

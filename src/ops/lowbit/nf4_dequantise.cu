@@ -75,7 +75,7 @@ static __device__ __forceinline__ void load_piece(const Weight &q, int64_t chunk
     }
 }
 
-/* value: of the code that equals the lane's number modulo 16. */
+/* value: the value of the code that equals the lane's number modulo 16. */
 template <typename T> static __device__ __forceinline__ void store_piece(const Weight &q, const Piece &piece, float value, const float *map)
 {
     T *w = (T *)q.w + piece.first;

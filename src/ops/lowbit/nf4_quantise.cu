@@ -26,7 +26,7 @@ template <typename T> static __global__ void nf4_blocks(const T *x, uint8_t *cod
     }
 }
 
-/* By one thread block of NF4_LANES threads. offset NULL: not wanted. */
+/* Runs in one thread block of NF4_LANES threads. offset NULL: not wanted. */
 static __global__ void __launch_bounds__(NF4_LANES) nf4_mean(const float *scales, float *mean, float *offset, int64_t blocks)
 {
     __shared__ double lanes[NF4_LANES];

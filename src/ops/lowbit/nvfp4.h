@@ -13,8 +13,9 @@
 
 /* ---- scales, from magnitudes (small_magnitude) ---- */
 
-/* Four over six needs scales up to 1.5 times those of the paper, so it limits them to 256 instead of 448. Tensors of zeros, or nearly, have
- * 2^-100, so that no reciprocal overflows. A tensor with NaN or infinity has NaN or infinity, so that no code decodes to a finite value. */
+/* The tensor's factor. Four over six needs scales up to 1.5 times those of the paper, so it limits them to 256 instead of 448. Tensors of
+ * zeros, or nearly, have 2^-100, so that no reciprocal overflows. A tensor with NaN or infinity has NaN or infinity, so that no code
+ * decodes to a finite value. */
 SMALL_FN float nvfp4_global(uint32_t most, bool four_six)
 {
     float global = small_value(most) / (four_six ? 256.0f * 6 : 448.0f * 6);

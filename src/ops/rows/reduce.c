@@ -72,7 +72,7 @@ static Status expand_infer(Node *node)
     return OK;
 }
 
-/* dx is dy repeated over the dim, for a mean divided by the dim's size. */
+/* dx is dy repeated over the dim; for a mean it is also divided by the dim's size. */
 static Status sum_backward(GradBuilder *grad, const Node *node)
 {
     const TensorType *x = &node->in[0]->type;
