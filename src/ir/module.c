@@ -524,7 +524,7 @@ static Status read_setting(Arena *arena, const IrModule *module, const JsonValue
     return OK;
 }
 
-/* Whether an entry of `list` (texts, or objects with "key") is this key or, if is_object, is inside it. */
+/* Whether `list` (texts, or objects with "key") has this key or, if is_object, a key inside it. */
 static bool is_listed(const JsonValue *list, const char *key, bool is_object)
 {
     size_t n = strlen(key);

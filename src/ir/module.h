@@ -1,5 +1,5 @@
-/* IrModule: a family of models as JSON IR (docs/ir.md): a template with repeat, if and symbolic dims that `bind` instantiates for one
- * config.json. Or an objective, which computes a loss from a model's outputs. */
+/* IrModule: JSON IR (docs/ir.md) of a family of models or of an objective. A family is a template with repeat, if and symbolic dims that
+ * `bind` instantiates for one config.json. An objective computes a loss from a model's outputs. */
 #pragma once
 
 #include "base/json.h"

@@ -6,7 +6,7 @@
 
 #include <immintrin.h>
 
-enum { RANDOM_GROUP = 32 }; /* words */
+enum { RANDOM_GROUP = 32 }; /* words that are made together */
 
 /* Four counters, one 32-bit word in the low half of each 64-bit lane. The high halves hold anything, as products don't read them. */
 typedef struct PhiloxLanes {

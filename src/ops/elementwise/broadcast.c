@@ -201,7 +201,7 @@ void broadcast_cpu(const KernelArgs *args, TileFn tile, double number)
 
 TILE_OF(sub, a[i] - b[i])
 TILE_OF(div, a[i] / b[i])
-/* NaN if a or b is. */
+/* NaN if a or b is NaN. */
 TILE_OF(minimum, a[i] < b[i] || a[i] != a[i] ? a[i] : b[i])
 TILE_OF(maximum, a[i] > b[i] || a[i] != a[i] ? a[i] : b[i])
 TILE_OF(ge, a[i] >= b[i] ? 1.0f : 0.0f)

@@ -563,7 +563,7 @@ static __device__ __forceinline__ uint32_t share_steps(const ChainRun &run)
     }
     __syncthreads();
     uint32_t columns = shared_address(steps + run.count * STAGES) + threadIdx.x * 16;
-    asm volatile("" : "+r"(columns)); /* keeps the compiler from computing it again in all steps */
+    asm volatile("" : "+r"(columns)); /* keeps the compiler from computing `columns` again in all steps */
     return columns;
 }
 

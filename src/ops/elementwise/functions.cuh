@@ -272,7 +272,7 @@ struct Div {
     }
 };
 
-/* NaN if a or b is. */
+/* NaN if a or b is NaN. */
 struct Minimum {
     __device__ float operator()(float a, float b, float) const
     {

@@ -420,7 +420,7 @@ static int64_t split(uint64_t *order, int64_t begin, int64_t end)
     if (*first < *last) swap(first, last);
     if (*last < *middle) swap(last, middle);
     int64_t at = begin;
-    for (int64_t i = begin; i < end - 1; i++) { /* without a branch, as half of the predictions would be wrong */
+    for (int64_t i = begin; i < end - 1; i++) { /* no branch: half of its predictions would be wrong */
         uint64_t own = order[i];
         order[i] = order[at];
         order[at] = own;
