@@ -1,5 +1,5 @@
 /* nf4_quantise on CUDA, in three launches. First a warp takes a block of 64 elements, two for each lane, which make a byte. Then one thread
- * block sums the scales. Last, a thread block takes each NF4_NESTED scales. `once`: only the first launch. Arithmetic and order of sums are
+ * block sums the scales. Last, each thread block encodes NF4_NESTED scales. `once`: only the first launch. Arithmetic and order of sums are
  * the CPU's. */
 #include "device/cuda/vec.cuh"
 #include "ops/lowbit/nf4.h"
