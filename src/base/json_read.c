@@ -61,7 +61,7 @@ static const char *copy_plain(const char *at, const char *end, char **to)
         __m256i bytes = _mm256_loadu_si256((const __m256i *)at);
         _mm256_storeu_si256((__m256i *)out, bytes);
         __m256i stops = _mm256_or_si256(_mm256_cmpeq_epi8(bytes, quote), _mm256_cmpeq_epi8(bytes, slash));
-        stops = _mm256_or_si256(stops, _mm256_cmpgt_epi8(blank, bytes)); /* signed: bytes from 0x80 on stop too */
+        stops = _mm256_or_si256(stops, _mm256_cmpgt_epi8(blank, bytes)); /* signed bytes: those from 0x80 on are negative and stop too */
         unsigned mask = (unsigned)_mm256_movemask_epi8(stops);
         if (mask == 0) continue;
         *to = out + __builtin_ctz(mask);

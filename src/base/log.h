@@ -19,7 +19,8 @@ void log_status(const char *text);
 
 /* Whether stderr is a terminal whose last line can be rewritten, which excludes TERM=dumb. */
 bool log_is_terminal(void);
-/* Columns of stderr's terminal, or the variable COLUMNS if it is smaller or alone is known; 80 if neither is known. */
+/* Width of stderr's terminal in columns. The variable COLUMNS counts instead if it is smaller, or if the terminal's width isn't known. 80
+ * if neither is known. */
 int log_columns(void);
 /* Whether text for file descriptor `fd` may be coloured: it is a terminal, TERM isn't dumb, and NO_COLOR isn't set. */
 bool log_has_colour(int fd);

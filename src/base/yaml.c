@@ -41,7 +41,7 @@ static const char no_tags[] = "YAML tags (!name) aren't supported; write the pla
 /* Decodes the UTF-8 character at p[0..len) into *code; returns its length in bytes, or 0 if it isn't valid. */
 static size_t decode(const unsigned char *p, size_t len, unsigned *code)
 {
-    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* [bytes]: smallest code that needs them */
+    static const unsigned least[] = {0, 0, 0x80, 0x800, 0x10000}; /* least[n]: smallest code that needs n bytes */
     size_t                need = p[0] < 0x80 ? 1 : p[0] < 0xC0 ? 0 : p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : p[0] < 0xF8 ? 4 : 0;
     if (need == 0 || need > len) return 0;
     *code = need == 1 ? p[0] : p[0] & (0x7Fu >> need);
@@ -59,8 +59,9 @@ static bool is_forbidden(unsigned code)
            code == 0x2029 || code == 0xFFFE || code == 0xFFFF;
 }
 
-/* Rejects text that libyaml would accept, or report less clearly, or need quadratic time for. Quadratic are: long runs of blanks (for each
- * word in a value it clears a buffer as long as the longest run), and %TAG lines (all are compared with each other). */
+/* Rejects text that libyaml would accept, or report less clearly, or need quadratic time for. Two things need quadratic time: long runs
+ * of blanks (for each word in a value libyaml clears a buffer as long as the longest run), and %TAG lines (each is compared with all
+ * others). */
 static Status check_text(Builder *builder, const char *text, size_t len)
 {
     size_t num_blanks = 0;
@@ -190,7 +191,8 @@ static Status merge(Builder *builder, YamlNode *mapping, const YamlNode *from)
     return OK;
 }
 
-/* Merge keys (<<) give keys that the mapping itself doesn't have; of several mappings the first that has a key. */
+/* Merge keys (<<) add the keys that the mapping itself doesn't have. If several merged mappings have a key, the first of them gives its
+ * value. */
 static Status close_mapping(Builder *builder, YamlNode *node, YamlNode *const *children, size_t num_pairs)
 {
     node->keys = arena_array(builder->arena, YamlNode *, num_pairs);
@@ -200,7 +202,7 @@ static Status close_mapping(Builder *builder, YamlNode *node, YamlNode *const *c
     for (size_t i = 0; i < num_pairs; i++) {
         YamlNode *from = children[2 * i + 1];
         if (!is_merge_key(children[2 * i])) continue;
-        builder->line = children[2 * i]->line; /* of errors */
+        builder->line = children[2 * i]->line; /* the position for error messages */
         builder->column = children[2 * i]->column;
         if (from->type != YAML_SEQUENCE) TRY(merge(builder, node, from));
         for (size_t k = 0; from->type == YAML_SEQUENCE && k < from->count; k++) TRY(merge(builder, node, from->items[k]));
@@ -263,7 +265,7 @@ static Status on_event(Builder *builder, const yaml_event_t *event)
  * it (the context) begins. */
 typedef struct Saying {
     const char *problem;
-    enum { AT_PROBLEM, AT_CONTEXT, IN_CONTEXT } where; /* IN_CONTEXT: reported at the problem, with the context's position in the text */
+    enum { AT_PROBLEM, AT_CONTEXT, IN_CONTEXT } where; /* IN_CONTEXT: reported at the problem; the message tells the context's position */
     const char *text;
 } Saying;
 

@@ -39,4 +39,4 @@ void yaml_write_string(StrBuf *out, const char *text, size_t len);
 /* Whether the node is an unquoted ~, null, or empty. */
 bool yaml_is_null(const YamlNode *node);
 
-const char *yaml_type_name(const YamlNode *node); /* "a list", "a mapping", "nothing", "a value" */
+const char *yaml_type_name(const YamlNode *node); /* returns "a list", "a mapping", "nothing" or "a value" */

@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LEAVE_SECONDS 2.0 /* from the group's end until the rank's process is ended */
+#define LEAVE_SECONDS 2.0 /* how long after the group's end the rank may still run, before its process is ended */
 
 enum { LOOK_NANOSECONDS = 250000000 };
 
@@ -25,8 +25,8 @@ struct Keeper {
     pthread_cond_t  changed;
 };
 
-/* Ends this process if its rank hangs or works on although a failure has ended the group. *ended: when the group ended; 0: it hasn't.
- * Nothing is lost, as files of a run are complete at any moment. */
+/* Ends this process if a failure has ended the group but this rank hangs or goes on working. *ended: when this function first saw the
+ * group's end; 0: not yet. Nothing is lost, because the files of a run are complete at any moment. */
 static void end_with_others(const Keeper *k, double *ended)
 {
     if (comm_check(k->comm) == OK) return;

@@ -18,8 +18,8 @@
 #include <unistd.h>
 
 enum { SPARE_FILES = 256, LEAST_SECRET = 16, MOST_GUESTS = 2 * COMM_MOST_RANKS + 64 };
-#define GUEST_SECONDS 5.0  /* for a connection to prove that it knows the secret */
-#define LINGER_SECONDS 1.5 /* after a failure, during which ranks that connect are told of it */
+#define GUEST_SECONDS 5.0  /* time that a connection has to prove that it knows the secret */
+#define LINGER_SECONDS 1.5 /* after a failure: how long ranks that connect are still told of it */
 
 typedef struct Guest {
     int           fd;
@@ -202,8 +202,8 @@ static bool hear(Host *host, Guest *guest)
     return guest->is_in;
 }
 
-/* No file is free for a new connection, which stays in the queue. Guests without a proof time out and free theirs; if all guests are
- * ranks, no file will become free and the meeting fails. */
+/* accept failed because no file descriptor is free; the new connection stays in the queue. Guests without a proof time out and free theirs.
+ * If all guests are ranks, no file descriptor will become free, and the meeting fails. */
 static void lack_files(Host *host, int error)
 {
     char limit[200];
@@ -232,7 +232,8 @@ static void accept_guest(Host *host, int listener)
     host->guests[host->num_guests++] = (Guest){.fd = fd, .until = pulse_now() + GUEST_SECONDS};
 }
 
-/* Receives from all guests. A guest that is in sends nothing before all are there: if it does, it has closed its connection. */
+/* Receives from all guests. A rank whose proof was accepted sends nothing before all ranks are there: if its socket can be read, it has
+ * closed the connection. */
 static void hear_all(Host *host, const struct pollfd *polls)
 {
     for (int i = host->num_guests - 1; i >= 0; i--) {
@@ -300,7 +301,8 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
 
 /* ---- the others ---- */
 
-/* Connects to rank 0. -1: failed; *out_error says why no socket could be opened, 0: nobody listens there yet. */
+/* Connects to rank 0; returns the socket. -1: failed; *out_error is errno if no socket could be opened, or 0 if rank 0 can't be reached
+ * yet. */
 static int connect_to(const struct addrinfo *address, int *out_error)
 {
     int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -314,7 +316,7 @@ static int connect_to(const struct addrinfo *address, int *out_error)
     return -1;
 }
 
-/* Receives `size` bytes. NULL: all came; else why not. */
+/* Receives `size` bytes. Returns NULL if all of them came, else what went wrong. */
 static const char *receive_until(int fd, void *data, size_t size, double until)
 {
     for (size_t got = 0; got < size;) {

@@ -18,7 +18,7 @@ void pulse_init(Pulse *pulse)
     snprintf(pulse->phases[0].name, PULSE_NAME, "start");
 }
 
-/* Handles a sign of progress: the time since the last one counts for the phase that the rank was in. */
+/* Handles a sign of progress: the time since the previous sign counts for the phase that the rank was in, or as waiting. */
 static void sign(Pulse *pulse)
 {
     double      now = pulse_now(), took = now - pulse->since;
@@ -82,7 +82,7 @@ bool pulse_judge(Pulse *pulse, int rank, const CommLimits *limits, double now, c
 void pulse_told(Pulse *pulse, const char *phase, double longest, double silence, bool waits)
 {
     double since = pulse_now() - silence;
-    if (since > pulse->since + 0.1) pulse->named = false; /* it gave a sign since the warning */
+    if (since > pulse->since + 0.1) pulse->named = false; /* the rank gave a sign since the warning */
     pulse->since = since;
     pulse->waits = waits;
     pulse->phase = 0;

@@ -1,5 +1,5 @@
-/* Whether a rank makes progress: when it gave its last sign (see CommLimits), in which phase, and the longest time between two signs of
- * that phase. And how all ranks end together when one fails. The lock of a CommLife guards both. */
+/* Pulse: whether a rank makes progress. It keeps the time of the rank's last sign (see CommLimits), the rank's phase, and the longest time
+ * between two signs in that phase. CommLife: how all ranks end together when one fails; its lock guards the pulses too. */
 #pragma once
 
 #include "comm/comm.h"
@@ -14,12 +14,12 @@ typedef struct PulsePhase {
 } PulsePhase;
 
 typedef struct Pulse {
-    PulsePhase phases[PULSE_PHASES]; /* [0] is the time before the first beat */
+    PulsePhase phases[PULSE_PHASES]; /* phases[0] is the time before the first beat */
     int        num_phases, phase;
     double     since;  /* time of the last sign, in seconds of pulse_now */
     double     waited; /* total seconds waited for other ranks */
     bool       waits;  /* in a collective, waiting for other ranks */
-    bool       named;  /* a warning has named it since the last sign */
+    bool       named;  /* a warning has named the rank since its last sign */
 } Pulse;
 
 /* The first failure, which ended the group. */

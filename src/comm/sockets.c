@@ -25,11 +25,11 @@ enum { PIECE = 1 << 16, MOST_SECRET = 4096 };
 
 typedef struct Peer {
     int    control, data;
-    bool   left;  /* it said goodbye */
-    double heard; /* time of its last message */
+    bool   left;  /* the peer said goodbye */
+    double heard; /* time of the peer's last message */
     size_t got;
     char   bytes[sizeof(WireControl)];
-    Pulse  pulse; /* as in its last message */
+    Pulse  pulse; /* the rank's pulse, as in its last message */
 } Peer;
 
 typedef struct SocketComm {
@@ -100,7 +100,7 @@ static void locked_say_end(SocketComm *self)
     say_all(self, &message);
 }
 
-/* The rank at the other end. */
+/* The rank of the process at the other end. */
 static int rank_of(const SocketComm *self, int peer)
 {
     return self->base.rank == 0 ? peer : 0;
@@ -313,7 +313,7 @@ static Status host_sums(SocketComm *self, const CommCall *call, char *sums)
     reduce_first(sums, call->send, total, call->dtype);
     for (int p = 1; p < self->num_peers; p++) TRY(add_rank(self, p, call, sums, total));
     for (int p = self->num_peers - 1; p > 0; p--) {
-        /* recv is the buffer for each rank's part in turn; rank 0's own comes last */
+        /* reduce-scatter: recv holds each rank's part while it is sent; rank 0's own part is stored last */
         if (scatters || p == self->num_peers - 1)
             reduce_store(call->recv, sums + (scatters ? p * call->count * reduce_bytes(call->dtype) : 0), call->count, call->dtype);
         TRY(answer(self, p, call->recv, bytes));

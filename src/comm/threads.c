@@ -18,7 +18,7 @@ typedef struct ThreadComm {
     Comm     base;
     Group   *group;
     CommSide side;
-    CommCall call; /* its current collective */
+    CommCall call; /* the rank's current collective */
     bool     left;
 } ThreadComm;
 
@@ -96,8 +96,8 @@ static void locked_finish(Group *group)
     while (group->finished == finished) pthread_cond_wait(&group->met_or_ended, &group->life.lock);
 }
 
-/* Reduces elements [begin, end) of all ranks' sends, each shifted by `offset` elements. Stores them at `begin` of `dst`, or with dst
- * NULL at `begin` of every rank's recv. */
+/* Reduces elements [begin, end) of all ranks' sends; in the sends they start `offset` elements later. Stores the results at the indices
+ * [begin, end) of dst or, if dst is NULL, of every rank's recv. */
 static void reduce_part(const Group *group, const CommCall *call, int64_t offset, int64_t begin, int64_t end, void *dst)
 {
     enum { RUN = 1024 };
@@ -115,7 +115,8 @@ static void reduce_part(const Group *group, const CommCall *call, int64_t offset
     }
 }
 
-/* This rank's part of the work: it writes its own recv, or its part of every rank's recv. No other rank writes what it reads. */
+/* Does this rank's part of the collective: it writes its own recv, or its part of every rank's recv. No other rank writes memory that this
+ * rank reads. */
 static void do_part(ThreadComm *self)
 {
     const Group    *group = self->group;

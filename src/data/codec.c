@@ -1,4 +1,5 @@
-/* Snappy is ours (its format is a page long: github.com/google/snappy, format_description.txt); the rest are libraries. */
+/* Snappy is implemented here (its format is a page long: github.com/google/snappy, format_description.txt). Libraries decompress the
+ * rest. */
 #include "data/codec.h"
 
 #include <brotli/decode.h>

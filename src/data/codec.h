@@ -19,6 +19,6 @@ typedef enum Codec {
     CODEC_COUNT
 } Codec;
 
-/* Fills dst[0..dst_len) exactly. ERR_INVALID: damaged data, or more or fewer bytes; the caller prefixes the message with a file.
- * ERR_UNSUPPORTED: LZO, or an unknown codec. */
+/* Fills dst[0..dst_len) exactly. ERR_INVALID: the data is damaged, or gives more or fewer than dst_len bytes; the caller puts the file's
+ * name before the message. ERR_UNSUPPORTED: LZO, or an unknown codec. */
 NODISCARD Status codec_decompress(Codec codec, const uint8_t *src, size_t src_len, uint8_t *dst, size_t dst_len);

@@ -94,7 +94,7 @@ static Status read_number(const char *column, const JsonValue *value, NumberList
     return OK;
 }
 
-/* Appends the `size` numbers of one token; null: NaN. */
+/* Appends the `size` numbers of one token; a null becomes NaN. */
 static Status read_token(const char *column, const JsonValue *value, int64_t size, NumberList *list)
 {
     if (is_null(value)) {

@@ -22,7 +22,7 @@ enum { ALL_TOKENS = -1 };
  * ERR_INVALID: the row lacks a column, or has more than OWN_MOST_SIZE numbers for a token. */
 NODISCARD Status columns_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out);
 bool             columns_are_known(const DatasetOptions *options, const RowFormat *format);
-/* Sets sizes that are still unknown to 1. Call it once all rows were looked at: no row has a number in these columns. */
+/* Sets sizes that are still unknown to 1. Call it after all rows were looked at: then no row has a number in these columns. */
 void columns_settle(const DatasetOptions *options, RowFormat *format);
 
 /* Appends a row's numbers to the list. A field is a number, a list of one number per token, or a list of a list per token; null in a list:

@@ -1,4 +1,4 @@
-/* CSV as RFC 4180 has it, and a little wider: LF or CRLF, any one-byte delimiter, fields of any bytes. */
+/* CSV as in RFC 4180, and a little more: line ends may be LF or CRLF, the delimiter any byte; fields may hold any bytes. */
 #include "data/record.h"
 
 #include "base/array.h"

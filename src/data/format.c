@@ -18,7 +18,7 @@ static bool is_type(const JsonValue *row, const char *name, JsonType type)
     return value && value->type == type;
 }
 
-/* The field's value; text that is JSON is parsed, as cells of .csv hold lists and numbers as text. */
+/* The field's value. A text that is JSON is parsed, because cells of .csv files hold lists and numbers as text. */
 static const JsonValue *parsed_field(Arena *arena, const JsonValue *row, const char *name)
 {
     const JsonValue *value = field(row, name);
@@ -260,7 +260,8 @@ static Status detect(const DatasetOptions *options, DatasetType type, const Json
     return fail_unknown(options, row);
 }
 
-/* A row that is a list of messages becomes an object with that list in the field `name`; *member stores the field. */
+/* Sets *out to the row. A row that is a list of messages becomes an object with that list in the field `name`; *member is that field's
+ * memory. */
 static Status as_object(const JsonValue *row, bool may_be_talk, const char *name, JsonMember *member, JsonValue *out)
 {
     *out = *row;
@@ -317,8 +318,9 @@ static Status text_of(Arena *arena, const JsonValue *row, const char *name, bool
     return OK;
 }
 
-/* The system prompt. SYSTEM_PROMPT_NONE: none; SYSTEM_PROMPT_FIXED: the run file's. Else the row's field that the run file names, or
- * "system"; if that is empty, the run file's prompt. If the run file has neither field nor prompt, OpenOrca's field "system_prompt". */
+/* Finds the system prompt. SYSTEM_PROMPT_NONE: none. SYSTEM_PROMPT_FIXED: the run file's prompt. Otherwise the row's field, which the run
+ * file names, or "system"; if it is empty, the run file's prompt. If the run file gives neither a field nor a prompt, also OpenOrca's field
+ * "system_prompt". */
 static Status system_of(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, SystemPrompt *out)
 {
     const char *name = format->system_field ? format->system_field : "system", *question = format->instruction_field;
@@ -334,8 +336,8 @@ static Status system_of(Arena *arena, const DatasetOptions *options, const RowFo
     return OK;
 }
 
-/* Appends `format` with `values` in its placeholders; without {output}, the output is appended. *prompt_bytes: the bytes before the
- * output. ERR_INVALID: the row has text for another placeholder, which `format` lacks. */
+/* Appends `format` with `values` in its placeholders; if it lacks {output}, the output is appended. *prompt_bytes: the bytes before the
+ * output. ERR_INVALID: the row has text for a placeholder that `format` lacks. */
 static Status fill_format(StrBuf *out, const char *format, const Str values[4], size_t *prompt_bytes)
 {
     bool has_output = false;

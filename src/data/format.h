@@ -55,7 +55,7 @@ typedef struct RowFormat {
     const char *messages_field, *tools_field;
     const char *ids_field;
     int64_t     input_sizes[FEED_MOST_OWN]; /* numbers per token of each of DatasetOptions.inputs; 0: not known yet */
-    const char *completion_field;           /* field with the messages that answer messages_field, the prompt; NULL: none */
+    const char *completion_field;           /* field with the messages that answer the prompt, which messages_field holds; NULL: none */
     char        description[256];           /* for people: "conversation (ShareGPT: conversations/from/value)" */
     FieldSet   *unused;                     /* format_row adds to it the fields that it doesn't use; NULL: it adds none */
     bool        nulls_are_left_out;         /* a row of Parquet: fields of structs that were null are absent */

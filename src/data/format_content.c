@@ -90,7 +90,8 @@ static Str joined(Arena *arena, const Part *parts, uint32_t count, PartKind kind
     return out;
 }
 
-/* A list of parts stays a list if the template takes one; else its texts are joined. Thinking that isn't taken goes to *out_thoughts. */
+/* A list of parts stays a list if the template takes lists; else its texts are joined. Thinking that the template doesn't take goes to
+ * *out_thoughts. */
 static Status content_of_parts(Arena *arena, const RowFormat *format, const JsonValue *list, const TemplateTraits *tmpl, uint32_t number,
                                JsonValue *out, Str *out_thoughts)
 {

@@ -110,8 +110,8 @@ static bool is_ready(const DatasetOptions *options, const JsonValue *message)
 
 const char *const reasoning_keys[NUM_REASONING_KEYS] = {"reasoning_content", "reasoning", "thinking"};
 
-/* Sets an answer's thinking under the template's reasoning_key; a template without one: under the row's key. Returns the row's key; NULL:
- * the row has no thinking. */
+/* Sets an answer's thinking under the template's reasoning_key or, if the template has none, under the row's own key. Returns the row's
+ * key; NULL: the row has no thinking. */
 static const char *set_reasoning(Arena *arena, JsonValue *message, const JsonValue *from, const TemplateTraits *tmpl)
 {
     const char      *key = NULL;

@@ -142,7 +142,7 @@ static void add_row(Inspector *in, const Record *record)
     summary->num_unprinted += in->encoder.messages_unprinted;
     bool begins = in->part <= 1;
     in->tokens = (begins ? 0 : in->tokens) + (int64_t)in->encoder.ids.len;
-    in->trained = (begins ? 0 : in->trained + (in->encoder.ids.len > 0)) + in->encoder.num_trained; /* a later part begins with a label */
+    in->trained = (begins ? 0 : in->trained + (in->encoder.ids.len > 0)) + in->encoder.num_trained; /* a later part's first id is a label */
     if (!record->continues) add_lengths(in);
 }
 

@@ -1,8 +1,8 @@
 /* Loader: micro-batches for training and evaluation, out of token shards.
  *
- * A dataset becomes rows of seq_len tokens once, at creation. Which row comes when is a pure function of (seed, epoch),
- * so that the cursor is one number, the rows given out, and resuming at it is exact. Documents in a row stay apart. A thread
- * fills a small ring of buffers ahead; nothing is allocated after creation. */
+ * A dataset becomes rows of seq_len tokens once, at creation. Which row comes when is a pure function of (seed, epoch). So the cursor is
+ * one number, the count of rows given out, and a run resumes exactly there. Documents in a row stay apart. A thread fills a small ring of
+ * buffers ahead; nothing is allocated after creation. */
 #pragma once
 
 #include "data/feeds.h"
@@ -42,8 +42,8 @@ typedef struct LoaderOptions {
     bool            at_least_one; /* the first epoch has a sample of every source, however small its weight */
     int32_t         pad_id;       /* the token id of padding; never trained */
     int32_t         vocab_size;   /* the model's vocabulary; ids that aren't below it are an error; 0: not checked */
-    int             prefetch;     /* micro-batches ahead; 0: none, no thread */
-    const OwnInput *inputs;       /* own inputs of the model, for batches; with their names borrowed until loader_create returns */
+    int             prefetch;     /* micro-batches to fill ahead; 0: none, and no thread is started */
+    const OwnInput *inputs;       /* inputs of the model's own, for batches; array and names are borrowed until loader_create returns */
     int             num_inputs;
 } LoaderOptions;
 

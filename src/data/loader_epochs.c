@@ -187,7 +187,7 @@ double rows_epoch(Rows *rows, int64_t place)
     if (rows->total >= 0 && place > rows->total) place = rows->total;
     if (!rows->draws) return (double)place / (double)rows->stats.rows_per_epoch;
     pthread_mutex_lock(&rows->lock);
-    EpochStart start = start_of(rows, place > 0 ? place - 1 : 0); /* an epoch's end counts as in that epoch: empty epochs may follow */
+    EpochStart start = start_of(rows, place > 0 ? place - 1 : 0); /* a place at an epoch's end is in that epoch: empty epochs may follow */
     pthread_mutex_unlock(&rows->lock);
     return (double)start.epoch + (double)(place - start.first) / (double)start.count;
 }

@@ -49,7 +49,7 @@ static int64_t count_bits(const uint64_t *words, int64_t begin, int64_t end)
     return sum;
 }
 
-/* Trained labels of a span. Its labels are its tokens without the first, and the token after it if span->more. */
+/* Counts the trained labels of a span. Its labels are all its tokens but the first and, if span->more, the token after the span. */
 static int64_t span_trained(const ShardSet *set, const Span *span)
 {
     const uint64_t *mask = shard_mask(set->shards[span->shard]);

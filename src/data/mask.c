@@ -302,7 +302,7 @@ static Status encode_messages(MaskEncoder *encoder, const Layout *layout)
         encoder->turns_empty += span->is_empty;
         memset(encoder->mask + span->first, !is_all, span->end > span->first ? span->end - span->first : 0);
     }
-    if (is_all) encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0; /* counts of trained turns only */
+    if (is_all) encoder->turns_without_stop = encoder->turns_without_calls = encoder->turns_empty = 0; /* the spans are untrained turns */
     if (put_bos(encoder)) {
         memmove(encoder->mask + 1, encoder->mask, encoder->ids.len - 1);
         encoder->mask[0] = is_all;
@@ -353,7 +353,7 @@ static Status lay_messages_out(MaskEncoder *encoder, Arena *arena, const Sample 
     return OK;
 }
 
-/* Lays out the ids themselves, as int32; an id that isn't trained as ~id, which is below 0. */
+/* Appends the ids themselves to laid_out, as int32. An id that isn't trained is stored as ~id, which is below 0. */
 static Status lay_ids_out(MaskEncoder *encoder, const Sample *sample)
 {
     const MaskRules *rules = encoder->rules;

@@ -2,7 +2,8 @@
  *
  * A message is where the text differs from renderings that have another content in this message. A template may print other messages
  * inside a turn: some look ahead and print the results of tools between an answer's calls and its content. So the turn is searched for
- * the contents of other messages. If it changes with one of them, only the text that it has without later messages is the answer's own. */
+ * the contents of other messages. If the turn changes with one of these, only the text that it has without later messages is the
+ * answer's own. */
 #include "data/mask_turns.h"
 
 #include "base/str.h"
@@ -68,9 +69,9 @@ static Region with_whole_tags(Str text, Region region)
     return region;
 }
 
-/* Finds message i in `text`, the rendering of these messages: the part that differs from two other renderings. There message i has contents
- * with different first and last letters. An answer has only its content there; other messages keep their other fields, which templates may
- * insist on. false: a rendering fails, or none of the text differs. */
+/* Finds message i in `text`, the rendering of `messages`: it is the part in which the text differs from two other renderings. In these,
+ * message i has contents with different first and last letters. An answer has only its content there; other messages keep their other
+ * fields, which templates may insist on. false: a rendering fails, or no part of the text differs. */
 static bool find_among(const TurnContext *context, const JsonValue *messages, uint32_t i, Str text, Region *out)
 {
     static const char *const others[] = {"Qqq", "xxX"};
@@ -92,7 +93,7 @@ static bool find_among(const TurnContext *context, const JsonValue *messages, ui
     return true;
 }
 
-/* A conversation with fewer messages after message i: its rendering, and where message i is in that. */
+/* A conversation with fewer messages after message i: its rendering, and where message i is in that rendering. */
 typedef struct Shorter {
     TemplateOutput output;
     Region         own;

@@ -84,7 +84,7 @@ const TemplateTraits *mask_rules_traits(const MaskRules *rules)
 /* Bytes that templates print as they are, also when they escape a text or break it into lines. */
 static bool is_plain(char byte)
 {
-    return !strchr("\"\\<>&'\n\r\t", byte); /* 0 isn't plain either: strchr finds it */
+    return !strchr("\"\\<>&'\n\r\t", byte); /* NUL isn't plain either: strchr finds it at the end */
 }
 
 /* The piece of a text by which it is searched for: the first run of at least 8 plain bytes, else the longest run; at most 20 bytes. */

@@ -13,10 +13,10 @@ static const char talk[] =
 
 typedef struct Talk {
     Str whole;
-    Str opening; /* all before the first answer */
-    Str asked;   /* the end of `opening`: all after the question */
-    Str middle;  /* all after the first answer, before the second question */
-    Str ending;  /* all after the last answer */
+    Str opening; /* all text before the first answer */
+    Str asked;   /* the end of `opening`: all text after the question */
+    Str middle;  /* all text after the first answer, before the second question */
+    Str ending;  /* all text after the last answer */
 } Talk;
 
 Str turns_probe_text(MaskRules *rules, const char *conversation, const char *tools, bool add_prompt)
@@ -83,9 +83,9 @@ static size_t through_eos(const Tokenizer *tokenizer, Str text, size_t len, size
     return len;
 }
 
-/* How many of the first `alike` bytes of `text`, which follow every answer, are an answer's stop. The last ones may be alike by chance
- * (<|user|>, <|endoftext|>). So the stop ends with its first stop token, or with EOS right after that; without a stop token it ends at
- * the last blank (and is empty if `text` begins with a blank). */
+/* How many of the first `alike` bytes of `text` are an answer's stop; these bytes follow every answer. The last of them may be alike only
+ * by chance (<|user|>, <|endoftext|>). So the stop ends with its first stop token, or with EOS right after that token. Without a stop token
+ * it ends at the last blank (and is empty if `text` begins with a blank). */
 static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
 {
     Str    stop = first_stop(tokenizer, text);
@@ -96,8 +96,8 @@ static size_t stop_len(const Tokenizer *tokenizer, Str text, size_t alike)
     return begins_blank ? 0 : str_trim_end((Str){text.data, len}).len;
 }
 
-/* For a template that ends the last answer with another stop token: the stop of the answers before it. Empty if questions don't end with
- * this stop too, or if the conversation begins with it. */
+/* For a template that ends the last answer with another stop token: the stop of all earlier answers. Empty if questions don't end with this
+ * stop too, or if the conversation begins with it. */
 static Str other_stop(const Tokenizer *tokenizer, const Talk *in)
 {
     Str stop = first_stop(tokenizer, in->middle), begin = first_stop(tokenizer, in->whole);
@@ -125,8 +125,8 @@ static Str trim_begin(Str text)
     return text;
 }
 
-/* How many bytes of an answer's header open the turn: as many as the generation prompt has, up to blanks around it. The model says the
- * rest. If header and prompt differ, or there is no prompt, the whole header opens the turn. */
+/* How many bytes of an answer's header open the turn: as many as the generation prompt has, if it and the header agree apart from blanks
+ * around them. The model generates the rest of the header. If they differ, or there is no prompt, the whole header opens the turn. */
 static size_t open_len(Str header, Str prompt)
 {
     Str bare = trim_begin(header), want = trim_begin(prompt);

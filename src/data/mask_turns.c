@@ -1,15 +1,13 @@
 /* Finds turns by marks, by loops, by prefixes, or by change.
  *
- * Marks: {% generation %} blocks of the template.
- * Loops: if a loop of the template printed message i by itself, and that text begins with the opening of a turn, the text is turn i.
- * Prefixes: turn i begins where the rendering of messages 0..i-1 with the generation prompt ends, if the whole rendering starts with
- * that one. It ends where the rendering of messages 0..i ends, if the whole starts with that one, too.
+ * Marks: {% generation %} blocks of the template. Loops: if a loop of the template printed message i by itself, and that text begins with
+ * the opening of a turn, the text is turn i. Prefixes: turn i begins where the rendering of messages 0..i-1 with the generation prompt
+ * ends, and it ends where the rendering of messages 0..i ends. Either counts only if the whole rendering starts with that shorter one.
  * Change: prefixes fail for templates that rewrite earlier turns (Qwen3 drops their thinking), look ahead (Gemma 4), always print a
- * generation prompt (Command-R7B), or end the conversation with more than a turn (Phi-3.5). Then message i is where the whole differs
- * from renderings with another content in it (mask_change.c). Before and after it, the text that the template puts around plain answers
- * (mask_probe.c) is searched for.
- * In each case a turn ends after the stop of its message, without the blanks that follow. Other messages that the template prints
- * inside a turn are left out.
+ * generation prompt (Command-R7B), or end the conversation with more than a turn (Phi-3.5). Then message i is where the whole rendering
+ * differs from renderings with another content in message i (mask_change.c). Before and after it, the text that the template puts around
+ * plain answers (mask_probe.c) is searched for. In each case a turn ends after the stop of its message, without the blanks that follow.
+ * Other messages that the template prints inside a turn are left out.
  *
  * Renderings are taken from the memo if it has them. */
 #include "data/mask_turns.h"
@@ -51,7 +49,8 @@ Str turns_text(const JsonValue *message, const char *key)
     return text && text->type == JSON_STRING ? text->string : (Str){0};
 }
 
-/* Sets is_assistant, and is_trained by flag, else by rule. TRAIN_ON_ALL: is_trained marks the messages that aren't trained. */
+/* Sets is_assistant and is_trained. A message's own flag decides whether it is trained; without a flag, the TrainOn rule does. With
+ * TRAIN_ON_ALL, is_trained marks the messages that aren't trained. */
 static void settle_messages(TurnContext *context)
 {
     const Sample *sample = context->sample;
@@ -155,7 +154,7 @@ static void look_at_turn(const MaskRules *rules, TurnSpan *span, const JsonValue
         span->is_empty = turns_is_nothing(message, "content") && (!reasoning || turns_is_nothing(message, reasoning));
 }
 
-/* Sets lacks_calls and is_empty of each turn; of a turn in several pieces, in the first piece. */
+/* Sets lacks_calls and is_empty of each turn. If a turn has several pieces, only its first piece gets them. */
 static void look_at_turns(const TurnContext *context, Str text, TurnList *turns)
 {
     const JsonValue *messages = context->sample->messages;
@@ -193,7 +192,7 @@ static Status turns_by_marks(TurnContext *context, const TemplateParts *whole, S
 
 /* ---- what changes ---- */
 
-/* The last place of `what` in `text`, or NULL. */
+/* The last occurrence of `what` in `text`, or NULL. */
 static const char *find_last(Str text, Str what)
 {
     const char *last = NULL;
@@ -201,8 +200,9 @@ static const char *find_last(Str text, Str what)
     return last;
 }
 
-/* The begin of an answer whose own text begins at `own`: after the bytes of its header that open the turn. The header is right before
- * `own`, or before more text of the answer; then it must be after message i - 1. If there is no such header, the answer begins at `own`. */
+/* The begin of an answer whose own text begins at `own`: after the bytes of its header that open the turn. The header may be right before
+ * `own`. Or the opening bytes are further ahead, before more text of the answer; then they must be after message i - 1. If neither is
+ * found, the answer begins at `own`. */
 static size_t behind_header(const TurnContext *context, uint32_t i, Str text, size_t own)
 {
     const MaskRules *rules = context->rules;
@@ -215,7 +215,7 @@ static size_t behind_header(const TurnContext *context, uint32_t i, Str text, si
     return is_its_own ? (size_t)(at - text.data) + open.len : own;
 }
 
-/* Finds by change the begin and end that prefixes didn't find. The turn before ends at `from`. */
+/* Finds by change the begin and end that prefixes didn't find. The previous turn ends at `from`. */
 static Status turn_by_change(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *turn)
 {
     Region own = {0};
@@ -258,7 +258,7 @@ static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, Str text)
     const MaskRules *rules = context->rules;
     Rendering        before = {0}, with = {0};
     bool             has_before = i == 0 || turns_render_first(context, i, context->is_assistant[i], &before) == OK;
-    bool             is_last = i + 1 == context->sample->messages->count; /* then the rendering with message i is the whole text */
+    bool             is_last = i + 1 == context->sample->messages->count; /* if so, the rendering with message i is the whole text */
     bool             has_with = is_last || (!rules->always_prompts && turns_render_first(context, i + 1, false, &with) == OK);
     Turn             turn = {.begin = before.text.len, .end = is_last ? text.len : with.text.len};
     status_clear(); /* some templates can't render a part of a conversation */
@@ -296,8 +296,8 @@ static void leave_rest_out(const TurnContext *context, uint32_t i, Str text, Tur
         turn->end = turns_behind_stop(rules, text, own.end);
 }
 
-/* The turn that a loop printed for message i without looking at others. It must begin with the opening of a turn. The last turn extends to
- * the text's end, and the whole generation prompt must open it. */
+/* The turn that a loop printed for message i without looking at other messages. It must begin with the opening of a turn. The last turn
+ * extends to the text's end, and the whole generation prompt must open it. */
 static bool turn_by_loop(const TurnContext *context, uint32_t i, Str text, size_t from, Turn *out)
 {
     const MaskRules *rules = context->rules;

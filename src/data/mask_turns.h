@@ -35,14 +35,14 @@ struct TurnSpan {
     size_t   begin_byte, end_byte;
     size_t   first, end;  /* token indices [first, end) */
     uint32_t message;     /* NO_MESSAGE: not known */
-    bool     goes_on;     /* the turn has another piece */
+    bool     goes_on;     /* another piece of the turn follows */
     bool     lacks_calls; /* the message calls tools, which the template doesn't print */
     bool     is_empty;    /* an answer without content or call: its stop token alone is trained */
 };
 enum { NO_MESSAGE = 0x7FFFFFFF };
 
 typedef struct TurnList {
-    TurnSpan *spans; /* in the arena, in order */
+    TurnSpan *spans; /* in the arena, in the order of the text */
     uint32_t  count, capacity;
     uint32_t  num_unprinted; /* messages whose content isn't in the text */
     bool      is_all;        /* every token is trained except the spans */
@@ -53,13 +53,14 @@ bool turns_is_stop(const Tokenizer *tokenizer, int32_t id);
 
 /* Sets opening, header, stops and tail by rendering plain talks. */
 void turns_probe(MaskRules *rules);
-/* Renders a conversation; it and the tools (NULL: none) are JSON. The text is in the rules' arena; data NULL: the template refuses it. */
+/* Renders a conversation; `conversation` and `tools` (NULL: none) are JSON texts. The text is in the rules' arena; data NULL: the template
+ * refuses the conversation. */
 Str turns_probe_text(MaskRules *rules, const char *conversation, const char *tools, bool add_prompt);
 
 /* Sets `traits` by rendering small conversations. */
 void content_probe(MaskRules *rules);
 
-/* The text after thinking (</think>), which templates leave out of earlier turns on purpose. */
+/* The text after </think>. Templates leave thinking out of earlier turns on purpose. */
 Str content_behind_thinking(Str text);
 
 /* Counts messages whose content, or thinking, isn't in the rendered text. ERR_INVALID: templates don't know the message's role. */

@@ -128,8 +128,8 @@ static Status write_entry(ParquetReader *reader, const ParquetNode *entry, StrBu
     return OK;
 }
 
-/* Writes all columns of a row. A struct inside a column leaves out absent fields: all rows share one type, so that most of them lack
- * fields that others have. */
+/* Writes all columns of a row. A struct inside a column leaves out absent fields: all structs of a column share one type, so most of them
+ * lack fields that others have. */
 static Status write_struct(ParquetReader *reader, const ParquetNode *node, StrBuf *out)
 {
     bool is_row = node == reader->meta.root, is_first = true;
@@ -181,7 +181,8 @@ static Status write_items(ParquetReader *reader, const ParquetNode *repeated, It
     }
 }
 
-/* A list's repeated node is its item in the old two-level form, else wraps it (parquet-format, LogicalTypes.md). */
+/* Tells whether a list's repeated node is the item itself, as in the old two-level form, or wraps the item (parquet-format,
+ * LogicalTypes.md). */
 static ItemKind list_item_kind(const ParquetNode *repeated)
 {
     size_t len = repeated->name_len;

@@ -61,7 +61,7 @@ static Status load_dictionary(ColumnReader *column, const PageHeader *header, co
     size_t   size = (size_t)header->uncompressed;
     uint8_t *page = ensure(&column->dictionary_page, &column->dictionary_capacity, size + 1);
     TRY(codec_decompress(column->codec, data, (size_t)header->compressed, page, size));
-    /* A value takes at least a byte, a boolean a bit, so that the count is bounded. */
+    /* A value takes at least a byte, and a boolean a bit, so the page's size bounds the count. */
     FAIL_IF((uint64_t)header->num_values > (column->leaf->type == PQ_BOOLEAN ? 8 * size : size), ERR_INVALID, "a damaged dictionary");
     free(column->dictionary);
     column->dictionary = calloc_or_end((size_t)header->num_values + 1, sizeof *column->dictionary);

@@ -24,7 +24,7 @@ typedef struct ColumnReader {
 void column_begin(ColumnReader *column, const char *path, const ParquetNode *leaf, const ParquetChunk *chunk, const uint8_t *file);
 void column_deinit(ColumnReader *column);
 
-/* Sets rep and def to the levels of the next value. An error when the chunk is used up. */
+/* Sets rep and def to the levels of the next value. It is an error if the chunk is used up. */
 NODISCARD Status column_peek(ColumnReader *column);
 /* At the end of the chunk? */
 static inline bool column_at_end(const ColumnReader *column)

@@ -21,7 +21,7 @@ static uint64_t unzigzag(uint64_t value)
     return (value >> 1) ^ -(value & 1);
 }
 
-/* width (0..64) bits from bit `bit` of data, least significant first; false beyond `end`. */
+/* Reads `width` (0..64) bits, from bit `bit` of data on, least significant bit first. False: they reach past `end`. */
 static bool read_bits(const uint8_t *data, const uint8_t *end, uint64_t bit, int width, uint64_t *out)
 {
     *out = 0;

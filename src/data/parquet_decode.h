@@ -37,7 +37,7 @@ typedef struct DeltaDecoder {
     uint64_t       bit;
 } DeltaDecoder;
 
-enum { /* Parquet's numbers of encodings */
+enum { /* Encodings, numbered as in Parquet */
        PQ_ENC_PLAIN = 0,
        PQ_ENC_PLAIN_DICTIONARY = 2,
        PQ_ENC_RLE = 3,

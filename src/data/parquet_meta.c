@@ -36,7 +36,7 @@ static int32_t read_time_unit(ThriftReader *thrift, const ThriftField *of)
     return unit;
 }
 
-/* Reads the members of one kind of LogicalType; the kind decides which of them the node stores. */
+/* Reads the members of one kind of LogicalType. The kind decides which members are stored in the node. */
 static void read_logical_kind(ThriftReader *thrift, ParquetNode *node, int kind)
 {
     bool is_signed = true;
@@ -68,7 +68,7 @@ static void read_logical(ThriftReader *thrift, ParquetNode *node)
     }
 }
 
-/* ConvertedType, the older spelling. */
+/* Sets the meaning that a ConvertedType stands for; LogicalType is its newer form. */
 static void set_converted(ParquetNode *node, int64_t converted)
 {
     static const ParquetMeaning meanings[] = {
@@ -276,7 +276,7 @@ static Status check_groups(const MetaReader *reader, const ParquetMeta *meta, si
             FAIL_IF(chunk->has_crypto, ERR_UNSUPPORTED, "%s: column %s is encrypted; parquet encryption is not supported", reader->path,
                     name);
             FAIL_IF(chunk->is_elsewhere, ERR_UNSUPPORTED, "%s: column %s lies in another file", reader->path, name);
-            if (meta->groups[g].num_rows == 0) continue; /* without pages, writers store any offsets */
+            if (meta->groups[g].num_rows == 0) continue; /* without rows there are no pages, and writers store any offsets */
             FAIL_IF(chunk->begin < 4 || chunk->size < 0 || chunk->num_values < 0 || (uint64_t)chunk->begin > size ||
                         (uint64_t)chunk->size > size - (uint64_t)chunk->begin,
                     ERR_INVALID, "%s: column %s of row group %d lies outside the file", reader->path, name, g);

@@ -73,7 +73,7 @@ static Status peek_byte(Reader *reader, int *out)
     }
 }
 
-/* Is there a byte at offset `at` of the window? Reads on to find out. */
+/* Is there a byte at offset `at` of the window? Reads more of the file if needed. */
 static Status has_byte(Stream *stream, size_t at, bool *out_has)
 {
     while (stream->begin + at >= stream->end && !stream->at_end) TRY(stream_more(stream));
@@ -137,7 +137,8 @@ static Status find_talk(Reader *reader)
     return OK;
 }
 
-/* A .jsonl file that begins with a list is read as .json: it is a list of rows, or lists of messages, each a conversation. */
+/* A .jsonl file that begins with a list is read as .json: either the list holds the rows, or the file holds lists of messages, each of
+ * which is a conversation. */
 static Status open_json(Reader *reader)
 {
     int c;
@@ -303,7 +304,7 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
     Stream *stream = &reader->stream;
     while (!stream->at_end && stream->end - stream->begin <= TEXT_PART_BYTES) TRY(stream_more(stream));
     size_t len = stream->end - stream->begin;
-    /* A part ends before a line that doesn't start with a blank: no pre-tokenizer joins the texts before and after that. */
+    /* A part ends before a line that doesn't start with a blank: no pre-tokenizer joins text across such a line end. */
     if (len > TEXT_PART_BYTES) {
         const char *data = stream->data + stream->begin;
         len = TEXT_PART_BYTES;

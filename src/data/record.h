@@ -39,8 +39,8 @@ typedef struct Reader Reader;
 NODISCARD Status reader_find_files(Arena *arena, const char *path, const char *split, bool any_ending, StrBuf *notes, char ***out_paths,
                                    int *out_count);
 
-/* Reads the files in order. Formats go by ending: .jsonl .ndjson .json .csv .tsv .parquet, each but .parquet also compressed,
- * as .gz, .zst, .xz or .bz2. All other files are text: it must be mostly UTF-8, without NUL bytes. The paths are borrowed. */
+/* Reads the files in order. The ending says the format: .jsonl .ndjson .json .csv .tsv .parquet, each but .parquet also compressed, as .gz,
+ * .zst, .xz or .bz2. All other files are text, which must be mostly UTF-8, without NUL bytes. The paths are borrowed. */
 NODISCARD Status reader_open(char *const *paths, int count, Reader **out_reader);
 /* Like reader_open, for a file in memory, borrowed until reader_close; the ending of `name` says the format. */
 NODISCARD Status reader_open_bytes(const char *name, Str bytes, Reader **out_reader);

@@ -103,7 +103,7 @@ static int fail_unless_absent(const char *path, int error)
     return error != ENOENT && error != ENOTDIR;
 }
 
-/* glob sorts as the process's locale does: the order of rows must not depend on the locale. */
+/* Sorts the matches itself: glob would sort them by the process's locale, on which the order of rows must not depend. */
 static Status find_glob(PathList *list, const char *path)
 {
     glob_t found;

@@ -37,7 +37,7 @@ typedef struct Pipeline {
     ShardWriter       *writer; /* NULL between shards */
     DoneShards         done;
     bool              *is_damaged;     /* by shard: must it be made anew? NULL: no shard must be */
-    int64_t            remake_end;     /* row at which the damaged shard ends that is being made anew; 0: no shard is */
+    int64_t            remake_end;     /* row at which the shard ends that is being made anew; 0: none is being made anew */
     int64_t            rows_read;      /* records read: every part of a text counts */
     int64_t            documents_read; /* documents read: the parts of a text count once together */
     int64_t            most_rows;      /* most documents that the dataset takes; 0: all */
@@ -157,7 +157,7 @@ static Status commit_shard(Pipeline *p)
     p->writer = NULL;
     if (!writer) return OK;
     TRY(shard_writer_commit(writer, &info));
-    if (p->remake_end) return OK; /* the report counted it when the shard was first made */
+    if (p->remake_end) return OK; /* the report already has this shard's counts, from when it was first made */
     done_shards_add(&p->arena, &p->done);
     p->report->num_documents += info.num_documents;
     p->report->num_tokens += info.num_tokens;
@@ -257,7 +257,7 @@ static void show_columns(Pipeline *p, Reader *reader, Arena *arena)
     columns_settle(options, &p->format);
 }
 
-/* Detects the format from the first row that can be read, by a reader of its own. */
+/* Detects the format from the first row that can be read, with a separate reader. */
 static Status detect_format(Pipeline *p)
 {
     Record    record;

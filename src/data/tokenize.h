@@ -1,10 +1,9 @@
-/* Tokenizing a dataset: files to shards, on all threads, in bounded memory, with equal bytes whatever the threads.
+/* Tokenizing a dataset: files to shards, on all threads, in bounded memory. The bytes don't depend on the number of threads.
  *
- * The result is in cache_dir/<key>/, where key hashes all that the bytes depend on: the files' content, the tokenizer,
- * the template, the dataset's options, the format's version; key.json beside the shards has all that as text. A shard is
- * complete or absent; progress.json says how many rows the complete ones hold, and a killed run goes on from there.
- * Shards have checksums. They are compared before use, unless verified.txt says that this was done since the shards last changed;
- * damaged shards are made anew from their rows.
+ * The result is in cache_dir/<key>/, where key hashes all that the bytes depend on: the files' content, the tokenizer, the template, the
+ * dataset's options, the format's version; key.json beside the shards has all that as text. A shard is complete or absent; progress.json
+ * says how many rows the complete shards hold, and after a kill the next start goes on from there. Shards have checksums. They are compared
+ * before use, unless verified.txt says that this was done since the shards last changed; damaged shards are made anew from their rows.
  * dataset.json, written last, makes the folder whole. One process at a time works in a folder; others wait for it. */
 #pragma once
 

@@ -68,7 +68,7 @@ NODISCARD Status file_writer_end(FileWriter *writer, Status status);
 /* Like file_writer_open, for several writers that share one temporary file of `size` bytes: each writes its parts and skips the others'.
  * When all have closed it, one of them publishes the file, or removes it if any writer failed. */
 NODISCARD Status file_writer_open_part(const char *path, int64_t size, FileWriter **out);
-NODISCARD Status file_writer_skip(FileWriter *writer, size_t size); /* 0 is fine */
+NODISCARD Status file_writer_skip(FileWriter *writer, size_t size); /* size 0 is fine */
 NODISCARD Status file_writer_close_part(FileWriter *writer);
 NODISCARD Status file_publish_parts(const char *path);
 void             file_remove_parts(const char *path); /* call it after a failure: status_message() stays */

@@ -133,7 +133,7 @@ static size_t on_header(char *line, size_t size, size_t count, void *context)
     HttpResponse *r = x->response;
     size_t        len = size * count, all = len;
     if ((x->header_bytes += len) > MAX_HEADERS_BYTES) return 0;
-    if (len > 5 && memcmp(line, "HTTP/", 5) == 0) { /* the head of another answer: after 100 Continue, or after a proxy's */
+    if (len > 5 && memcmp(line, "HTTP/", 5) == 0) { /* the head of another answer: after 100 Continue, or after a proxy's answer */
         *r = (HttpResponse){.length = -1, .range_start = -1, .retry_after_s = -1, .linked_size = -1};
         const char *space = memchr(line, ' ', len);
         r->code = space ? (int)parse_number(space + 1, len - (size_t)(space + 1 - line)) : 0;

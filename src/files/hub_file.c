@@ -237,7 +237,7 @@ static Status get_bytes(Download *d)
         Status status = get_once(d, &again, &answer);
         if (status == OK) return OK;
         if (d->is_other) TRY(set_length(d, 0));
-        if (d->have > most) { /* any progress resets the count, so a flaky line gets there in the end */
+        if (d->have > most) { /* progress resets the count: a flaky connection gets there in the end */
             most = d->have;
             attempt = 0;
         }

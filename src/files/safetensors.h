@@ -28,7 +28,7 @@ typedef struct StMade   StMade;
 struct StMade {
     const StTensor *parts;
     int             num_parts;
-    /* Any thread may call these. is_tame: the parts show that every value is finite, and far from a float's limit. */
+    /* Any thread may call these functions. is_tame: the parts show that every value is finite, and far below a float's limit. */
     void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
     bool (*is_tame)(const StMade *made);
 };

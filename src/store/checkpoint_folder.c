@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define PREFIX "checkpoint-"
-#define PARTIAL_PREFIX ".checkpoint-" /* of checkpoints that are being written, removed or replaced */
+#define PARTIAL_PREFIX ".checkpoint-" /* begins the names of checkpoints while they are written, removed or replaced */
 
 const char *checkpoint_path(Arena *arena, const char *output_dir, int64_t step)
 {

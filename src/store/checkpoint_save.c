@@ -73,8 +73,8 @@ static Status write_adapter_config(const SaveContext *c, const char *folder)
     return peft_write_base_format(c->base_format, folder);
 }
 
-/* Writes the tokenizer's files and the chat template, so that serving uses those of training. A template of the run file also covers
- * conversations with tools, so the folder's other templates aren't copied then. */
+/* Writes the tokenizer's files and the chat template, so that serving uses the ones of training. If the run file gives a template, it also
+ * covers conversations with tools; the model folder's other templates aren't copied then. */
 static Status save_tokenizer(const SaveContext *c, const char *folder)
 {
     HfSideFiles files = *c->side_files;

@@ -59,7 +59,7 @@ static uint64_t settings_hash(const RunRecord *record, const StrBuf *settings)
     return hash_bytes(record->model.data, record->model.len, hash_bytes(settings->data, settings->len, 0));
 }
 
-/* Appends the resolved run file in which every key has its default, with a dataset's keys too. */
+/* Appends the resolved run file in which every key has its default, including the keys of a dataset. */
 static void print_defaults(StrBuf *out)
 {
     SCOPED(config_deinit) Config config;

@@ -33,7 +33,8 @@ typedef struct Bpe {
     Str      *byte_words;
     uint64_t  byte_word_mask;
 
-    /* For cutting text without a pre-tokenizer: where no merged token contains two neighbours, the text can be cut between them. */
+    /* For cutting text without a pre-tokenizer: the text can be cut between two neighbouring characters that no merged token contains side
+     * by side. */
     bool      can_cut;
     uint64_t *joints; /* left << 32 | right for neighbouring characters in merged tokens; hash table, open addressing; UINT64_MAX: empty */
     uint64_t  joint_mask;

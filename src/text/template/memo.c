@@ -1,7 +1,7 @@
 /* Caches renderings. The shape of a conversation is encoded as a key: per message the names of its members and all values that aren't open
- * texts (open.h). For each key there is a list of traced paths. A path holds guards, which are the answers that led to it, and the
- * resulting output. A template asks the same questions in the same order until an answer differs, so at most one path fits. A path on which
- * the trace had to stop is kept too: it says that template_render is needed. */
+ * texts (open.h). For each key there is a list of traced paths. A path holds guards (the questions that were asked about open texts, with
+ * their answers) and the resulting output. A template asks the same questions in the same order until an answer differs, so at most one
+ * path fits. A path on which the trace had to stop is kept too: it says that template_render is needed. */
 #include "text/template/memo.h"
 
 #include "base/hash.h"
