@@ -9,6 +9,6 @@ typedef struct Keeper Keeper;
 
 /* comm NULL: *out is NULL, and there is no thread. */
 NODISCARD Status keeper_start(Comm *comm, Keeper **out);
-/* From now on beats name `phase` (a string that isn't copied), for at most `seconds`. keeper NULL is fine, here and below. */
+/* From now on the keeper's beats name `phase` (a string that isn't copied), for at most `seconds`. Here and below, keeper may be NULL. */
 void keeper_phase(Keeper *keeper, const char *phase, double seconds);
 void keeper_stop(Keeper *keeper);

@@ -299,7 +299,7 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
     return OK;
 }
 
-/* ---- the others ---- */
+/* ---- the other ranks ---- */
 
 /* Connects to rank 0; returns the socket. -1: failed; *out_error is errno if no socket could be opened, or 0 if rank 0 can't be reached
  * yet. */

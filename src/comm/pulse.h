@@ -39,7 +39,7 @@ void   pulse_leave(Pulse *pulse);
 double pulse_silence(const Pulse *pulse, double now);
 /* Seconds of silence that are allowed. */
 double pulse_limit(const Pulse *pulse, const CommLimits *limits);
-/* Checks a rank's silence. Over the limit, warns once on stderr; true: `grace` seconds more have passed, and `why` is filled in. */
+/* Checks a rank's silence. Over the limit, warns once on stderr; true: limits->grace seconds more have passed, and `why` is filled in. */
 bool pulse_judge(Pulse *pulse, int rank, const CommLimits *limits, double now, char *why, size_t size);
 
 /* Sets the pulse of a rank in another process from its message. `longest` belongs to its current phase. */

@@ -368,7 +368,7 @@ static Status sockets_call(Comm *comm, const CommCall *call)
     return status;
 }
 
-/* ---- leaving ---- */
+/* ---- leaving the group ---- */
 
 /* Reads the rest of what the other end sends before closing. Closing with unread data would reset the connection, and the other end
  * could lose this end's last message. */
@@ -413,7 +413,7 @@ static const CommApi sockets_api = {
     .destroy = sockets_destroy,
 };
 
-/* ---- making one ---- */
+/* ---- making a Comm ---- */
 
 static void take_sockets(SocketComm *self, MeetSockets *sockets)
 {

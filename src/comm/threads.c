@@ -1,7 +1,7 @@
-/* Ranks that are threads of one process. A collective has two meetings. At the first, every rank has published its pointers; then each
- * does its part directly on the others' memory. After the second, no rank touches another's memory. Only ranks that wait in the first
- * meeting notice a failure. From there to the second nothing can fail or wait, and a rank that left early would free memory that others
- * still read. */
+/* Ranks that are threads of one process. A collective has two meetings. At the first, every rank has published its pointers; then each rank
+ * does its part directly on the memory of all ranks. After the second, no rank touches another's memory. Only ranks that wait in the first
+ * meeting notice a failure. In the second meeting a rank must not leave early, because other ranks still read its memory; so nothing
+ * between the two meetings may fail or wait. */
 #include "comm/pulse.h"
 
 #include "base/c_locale.h"
@@ -162,7 +162,7 @@ static Status threads_call(Comm *comm, const CommCall *call)
     return status;
 }
 
-/* ---- failing together ---- */
+/* ---- ending the group together ---- */
 
 /* Calls one rank's on_end that is still to be called, with the lock released meanwhile; false: there is none. */
 static bool locked_tell_one(Group *group)

@@ -75,7 +75,7 @@ void columns_settle(const DatasetOptions *options, RowFormat *format)
         if (!format->input_sizes[i]) format->input_sizes[i] = 1;
 }
 
-/* ---- one row ---- */
+/* ---- the numbers of a row ---- */
 
 /* Whether the value is a JSON null. NaN and infinities are of type JSON_NULL too, but with `number` set. */
 static bool is_null(const JsonValue *value)

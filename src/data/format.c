@@ -27,7 +27,7 @@ static const JsonValue *parsed_field(Arena *arena, const JsonValue *row, const c
 
 /* ---- detection ---- */
 
-/* Does the run file name this field, and not the key's default, `usual`? */
+/* Does the run file name this field itself? `usual`: the key's default, which doesn't count. */
 static bool is_named(const char *name, const char *usual)
 {
     return name && strcmp(name, usual) != 0;
@@ -469,7 +469,7 @@ static Status list_of(Arena *arena, const JsonValue *row, const char *name, cons
     return OK;
 }
 
-/* Applies a mask of the row, 0 where a token isn't trained: out->labels become LABEL_IGNORE there. No or an empty mask: no change. */
+/* Applies a mask of the row, 0 where a token isn't trained: out->labels become LABEL_IGNORE there. No mask, or an empty one: no change. */
 static Status take_mask(Arena *arena, const JsonValue *row, const char *name, Sample *out)
 {
     const JsonValue *mask = parsed_field(arena, row, name), *labels = out->labels ? out->labels : out->ids;
@@ -492,7 +492,7 @@ static Status take_mask(Arena *arena, const JsonValue *row, const char *name, Sa
 
 Status format_ids(Arena *arena, const JsonValue *row, const char *name, Sample *out)
 {
-    /* the first two are TRL's names, the last is that of `surogate inspect --json` */
+    /* the first two are TRL's names, the last one is the field that `surogate inspect --json` writes */
     static const char *const masks[] = {"completion_mask", "assistant_masks", "mask"};
     static const char        labels[] = "labels", prompt[] = "prompt_tokens";
     const JsonValue         *num = parsed_field(arena, row, prompt);

@@ -57,14 +57,14 @@ typedef struct RowFormat {
     int64_t     input_sizes[FEED_MOST_OWN]; /* numbers per token of each of DatasetOptions.inputs; 0: not known yet */
     const char *completion_field;           /* field with the messages that answer the prompt, which messages_field holds; NULL: none */
     char        description[256];           /* for people: "conversation (ShareGPT: conversations/from/value)" */
-    FieldSet   *unused;                     /* format_row adds to it the fields that it doesn't use; NULL: it adds none */
+    FieldSet   *unused;                     /* set that gets the names of fields that format_row doesn't use; NULL: they aren't noted */
     bool        nulls_are_left_out;         /* a row of Parquet: fields of structs that were null are absent */
 } RowFormat;
 
 /* Detects the layout from the options and the fields of the first row. ERR_INVALID lists the fields it found. */
 NODISCARD Status format_detect(const DatasetOptions *options, const JsonValue *row, RowFormat *out);
 
-/* Is this a message, {role, content} or ShareGPT's {from, value}, of a role that is known? */
+/* Is this a message, {role, content} or ShareGPT's {from, value}, with a known role? */
 bool format_is_message(const JsonValue *value);
 
 /* One row, ready to be tokenized. */
@@ -76,7 +76,7 @@ typedef struct Sample {
     int64_t          prompt_ids;                /* how many of the first ids aren't trained */
     const JsonValue *messages;                  /* array of {role, content, ...} */
     const JsonValue *tools;                     /* array or NULL */
-    int8_t          *train;                     /* per message: 1 or 0 as the row says, -1: by DatasetOptions.train_on */
+    int8_t          *train;                     /* per message: 1 or 0 as the row says; -1: DatasetOptions.train_on decides */
     const char      *fields[SAMPLE_MAX_FIELDS]; /* names of the row's fields that the sample was made of */
     int              num_fields;
 } Sample;

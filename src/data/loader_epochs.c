@@ -154,7 +154,7 @@ void rows_plan_epochs(Rows *rows)
     rows->total = is_empty ? 0 : rows->options.num_epochs > 0 ? rows_in(rows, rows->options.num_epochs) : -1;
 }
 
-/* ---- look-ups ---- */
+/* ---- looking up rows and epochs ---- */
 
 static void locate_in(Rows *rows, const EpochStart *start, int64_t index, RowPlace *out)
 {

@@ -1,4 +1,4 @@
-/* The rows a loader draws from, shared by its threads: immutable once built, except the fields that `lock` guards. */
+/* The rows a loader draws from, shared by its threads. Immutable once built, except the fields that Rows.lock guards. */
 #pragma once
 
 #include "data/loader.h"

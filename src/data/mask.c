@@ -174,7 +174,7 @@ static void put_eos(MaskEncoder *encoder)
     if (eos >= 0 && (len == 0 || encoder->ids.data[len - 1] != eos)) insert_id(encoder, len, eos);
 }
 
-/* ---- from places in the text to tokens ---- */
+/* ---- from byte positions in the text to tokens ---- */
 
 /* A byte position in the text, counted in tokens. If it is inside a token, `begun` is `before` + 1; else they are equal. */
 typedef struct Border {
@@ -215,9 +215,9 @@ static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anc
     return (Border){anchor->token + (place >= begin + own.len), anchor->token + (place > begin)};
 }
 
-/* Finds a border where tokens' bytes aren't those of the text: encodes the text up to `place`. The tokens that this encoding shares with
- * the whole text's encoding are before `place`. After them, tokens of the whole text are counted until they have as many bytes as the rest
- * of the encoding. */
+/* Finds a border if the bytes of the tokens differ from those of the text: encodes the text up to `place`. The tokens that this encoding
+ * shares with the whole text's encoding are before `place`. After them, tokens of the whole text are counted until they have as many bytes
+ * as the rest of the encoding. */
 static Status border_by_prefix(MaskEncoder *encoder, const TokenAnchor *anchor, size_t place, Border *out)
 {
     /* Begins an anchor earlier, so that the text at `anchor` isn't encoded as a text's start. */

@@ -76,7 +76,7 @@ NODISCARD Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *
 void             mask_lay_text_out(MaskEncoder *encoder, Str text); /* lays out a whole document, as mask_encode_text takes it */
 /* Encodes sample `index` (from 0) of the samples laid out. */
 NODISCARD Status mask_encode_waiting(MaskEncoder *encoder, size_t index);
-/* Keeps the last sample in `documents`. Without this call the next sample replaces it. */
+/* Keeps the last sample in encoder->documents. Without this call the next sample replaces it. */
 void mask_keep(MaskEncoder *encoder);
 /* Both steps for one sample. Forgets all samples laid out before. */
 NODISCARD Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample);

@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-/* ---- renderings with something else ---- */
+/* ---- renderings with another content ---- */
 
 /* A copy of the message with another content. is_bare: the copy has only role and content. */
 static JsonValue with_content(Arena *arena, const JsonValue *message, bool is_bare, const char *content)

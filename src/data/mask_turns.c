@@ -124,7 +124,7 @@ static size_t end_of_turn(const TurnContext *context, uint32_t i, Str text, size
     return turns_behind_stop(rules, text, has_blanks ? at + blanks : at); /* blanks at the end of the content belong to the content */
 }
 
-/* ---- turns that teach less than they look ---- */
+/* ---- turns that teach less than they seem to ---- */
 
 bool turns_is_nothing(const JsonValue *message, const char *key)
 {
@@ -190,7 +190,7 @@ static Status turns_by_marks(TurnContext *context, const TemplateParts *whole, S
     return OK;
 }
 
-/* ---- what changes ---- */
+/* ---- turns found by change ---- */
 
 /* The last occurrence of `what` in `text`, or NULL. */
 static const char *find_last(Str text, Str what)

@@ -257,7 +257,7 @@ static Status read_csv_header(Reader *reader)
     return OK;
 }
 
-/* ---- text ---- */
+/* ---- text records ---- */
 
 /* Length of the UTF-8 sequence at `at`; 0: it isn't UTF-8. */
 static size_t sequence_bytes(const unsigned char *at, const unsigned char *end)
@@ -323,7 +323,7 @@ static Status next_text(Reader *reader, Record *out, bool *out_has)
     return OK;
 }
 
-/* ---- all ---- */
+/* ---- all formats ---- */
 
 static Status next_parquet(Reader *reader, Record *out, bool *out_has)
 {

@@ -38,7 +38,7 @@ void note_about(StrBuf *notes, const char *dir, const PathList *about)
     strbuf_puts(notes, "; to train on such a file name it as a dataset's path\n");
 }
 
-/* ---- splits ---- */
+/* ---- words for splits in names ---- */
 
 /* Words for splits in names of files and folders, as on the hub. Words of one row mean the same split. */
 static const char *const usual[][5] = {

@@ -1,9 +1,9 @@
-/* Writing shards: tokens go through one block buffer to PATH.tmp, the header is written at the front when all is known. Then
- * fsync and rename: PATH is either absent or whole.
+/* Writing shards: tokens go through one block buffer to PATH.tmp, the header is written at the front when all is known. Then fsync and
+ * rename: PATH is either absent or whole.
  *
  * Full blocks bypass the page cache (O_DIRECT) if the file system can do that: copying them into fresh pages of the cache costs more than
- * the rest of writing, and evicts files that are being read. For O_DIRECT every write begins at a multiple of the block in the file. As
- * hashed blocks begin after the header, a written block begins SHARD_HEADER_BYTES before a hashed one. */
+ * the rest of writing, and evicts files that are being read. For O_DIRECT the offset of every write in the file is a multiple of the block
+ * size. As hashed blocks begin after the header, a written block begins SHARD_HEADER_BYTES before a hashed one. */
 #include "data/shard_format.h"
 #include "base/array.h"
 #include "base/avx2.h"

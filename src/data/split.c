@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is written ---- */
+/* ---- parsing a split ---- */
 
 /* Parses a number of at most 18 digits, or nothing; *at moves after it. false: too long, or a wrong percentage. */
 static bool parse_end(const char **at, SplitEnd *out)
@@ -47,7 +47,7 @@ Status split_parse(const char *text, Split *out)
     return OK;
 }
 
-/* ---- which rows they are ---- */
+/* ---- the rows of a split ---- */
 
 static Status open_rows(const DatasetOptions *dataset, char *const *paths, int count, Reader **out)
 {

@@ -204,7 +204,7 @@ static Status write_unit(Pipeline *p, const Unit *unit)
     return p->remake_end ? OK : tokenize_report_save(dir_path(p, "progress.json"), p->report, &p->done);
 }
 
-/* ---- the whole ---- */
+/* ---- the whole dataset ---- */
 
 static bool tell_progress(const Pipeline *p)
 {
@@ -385,7 +385,7 @@ static void pipeline_deinit(Pipeline *p)
     pthread_cond_destroy(&p->changed);
 }
 
-/* ---- what is there already ---- */
+/* ---- shards that exist already ---- */
 
 /* A hash of the shards' file_stamp; 0: some shard was just written. */
 static uint64_t shards_stamp(Pipeline *p)

@@ -39,7 +39,8 @@ NODISCARD Status file_size(const char *path, int64_t *out);             /* -1: a
 NODISCARD Status file_list(Arena *arena, const char *folder, const char ***out_names, size_t *out_count);
 NODISCARD Status file_list_if_there(Arena *arena, const char *folder, const char ***out_names, size_t *out_count);
 
-/* open, fsync, ftruncate and close that go on after a signal; -1 on failure, with errno. New files get mode 0666 less the umask. */
+/* Like open, fsync, ftruncate and close, but they go on after a signal; -1 on failure, with errno. New files get mode 0666 less the
+ * umask. */
 int file_open(const char *path, int flags);
 int file_fsync(int fd);
 int file_truncate(int fd, int64_t size);

@@ -169,7 +169,7 @@ static Status place_tensors(Cursor *cursor, GgufFile *file, const uint64_t *offs
     return OK;
 }
 
-/* ---- the file ---- */
+/* ---- reading the file ---- */
 
 static Status read_counts(Cursor *cursor, GgufFile *file)
 {
@@ -256,7 +256,7 @@ void gguf_close(GgufFile *file)
     free(file);
 }
 
-/* ---- looking up ---- */
+/* ---- looking up keys and tensors ---- */
 
 size_t gguf_count(const GgufFile *file)
 {

@@ -76,7 +76,7 @@ void gguf_put_f32s(GgufKeys *keys, const char *key, const float *values, size_t 
     strbuf_append(begin_array(keys, key, GGUF_VALUE_F32, count), values, count * sizeof *values);
 }
 
-/* ---- the file ---- */
+/* ---- writing the file ---- */
 
 int64_t gguf_decl_numel(const GgufDecl *decl)
 {

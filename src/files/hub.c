@@ -24,7 +24,7 @@ const char *const hub_dataset_files[] = {"*.parquet",           CODINGS(".json")
                                          CODINGS(".csv"),       CODINGS(".tsv"),  CODINGS(".txt"),   CODINGS(".text"),
                                          "!dataset_infos.json", "!LICENSE.*",     "!*/LICENSE.*",    NULL};
 
-/* ---- names ---- */
+/* ---- names of repositories and files ---- */
 
 static bool is_name(const char *text, size_t len)
 {
@@ -129,7 +129,7 @@ static Status answer_from_cache(const HubRepo *repo, StrBuf *out_dir)
     return OK;
 }
 
-/* ---- the listing ---- */
+/* ---- the list of files ---- */
 
 static Status take_listing(void *context, const HttpResponse *response, const void *data, size_t len)
 {
@@ -185,7 +185,7 @@ static Status read_listing(HubRepo *repo, const char *const *patterns, const Str
     return OK;
 }
 
-/* ---- pulling ---- */
+/* ---- pulling a snapshot ---- */
 
 static Status check_disk(const HubRepo *repo, int64_t bytes)
 {

@@ -71,7 +71,7 @@ bool hub_is_safe_name(const char *text)
     return len > 0 && len <= 128 && !text[len] && text[0] != '.';
 }
 
-/* ---- what the file is ---- */
+/* ---- asking for ETag and size ---- */
 
 /* W/"abc" -> abc; NULL: the result isn't safe as a file name. */
 static const char *plain_etag(Arena *arena, const char *etag)
@@ -104,7 +104,7 @@ Status hub_file_look(HubRepo *repo, HubFile *file)
     return OK;
 }
 
-/* ---- its bytes ---- */
+/* ---- downloading the bytes ---- */
 
 typedef struct Download {
     HubRepo       *repo;
@@ -283,7 +283,7 @@ static Status download(Download *d)
          d->file->name, d->file->etag, d->repo->options->endpoint);
 }
 
-/* ---- its place ---- */
+/* ---- linking the file into the snapshot ---- */
 
 static Status link_pointer(HubRepo *repo, const HubFile *file, const char *blob)
 {

@@ -51,7 +51,7 @@ bool st_dtype_is_float(StDType dtype)
     return dtype == ST_F32 || dtype == ST_BF16 || dtype == ST_F16 || dtype == ST_F64;
 }
 
-/* ---- one file ---- */
+/* ---- the tensors of one file ---- */
 
 /* The file and tensor that messages name. */
 typedef struct Place {
@@ -209,7 +209,7 @@ Status st_read_bytes(StFile *file, const char *path, const FileMap *map)
     return status == OK ? read_header(file, path, &header, &data, &scratch) : status_prefix(status, "%s", path);
 }
 
-/* ---- the whole ---- */
+/* ---- all tensors of an StFile ---- */
 
 static uint32_t *slot_of(const StFile *file, const char *name)
 {

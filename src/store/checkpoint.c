@@ -323,7 +323,7 @@ Status checkpoint_refuse_damaged(const char *output_dir)
         usable ? " is whole: another run can start from it" : "");
 }
 
-/* ---- loading ---- */
+/* ---- loading a checkpoint ---- */
 
 static Status load_model(Arena *arena, const char *path, Session *session)
 {

@@ -96,7 +96,7 @@ Status checkpoint_held(const char *output_dir, int64_t step, CheckpointsHeld *ou
     return OK;
 }
 
-/* ---- removing, setting aside ---- */
+/* ---- removing and setting aside ---- */
 
 /* Renames a checkpoint to a hidden name before removing it, so that nobody sees a half-removed one. */
 static Status remove_checkpoint(Arena *arena, const char *output_dir, int64_t step)
@@ -167,7 +167,7 @@ Status checkpoint_leave_branch(const char *output_dir, int64_t step)
     return file_sync_dir(output_dir);
 }
 
-/* ---- the end of a save ---- */
+/* ---- replacing and publishing ---- */
 
 /* The old or the new checkpoint always exists: where the file system can't exchange two folders at once, checkpoint_restore finds the old
  * one. The replaced checkpoint gets a name that checkpoint_clean removes. */
@@ -203,7 +203,7 @@ Status checkpoint_publish(const SaveContext *c, int64_t step)
     return file_sync_dir(c->output_dir);
 }
 
-/* ---- after a kill ---- */
+/* ---- cleaning up after a kill ---- */
 
 static Status restore(Arena *arena, const char *output_dir, int64_t step)
 {

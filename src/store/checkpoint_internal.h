@@ -30,7 +30,7 @@ NODISCARD Status checkpoint_states_load(const char *folder, Session *session, bo
 NODISCARD Status checkpoint_states_widen(Arena *arena, const char *folder, const Plan *plan, StFile *weights, StFile **out);
 /* The first tensor that has bytes in [begin, end) of a file; NULL: none. */
 const char *checkpoint_states_at(Arena *arena, const char *path, size_t begin, size_t end);
-/* The first tensor whose checksum isn't that of the manifest's {name: sum}; NULL: none, or the file's header is damaged. */
+/* The first tensor whose checksum differs from the one in the manifest's {name: sum}; NULL: none, or the file's header is damaged. */
 const char *checkpoint_states_damaged(Arena *arena, const char *path, const JsonValue *sums);
 
 NODISCARD Status checkpoint_write_state(const char *folder, const TrainState *state);

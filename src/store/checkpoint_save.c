@@ -105,12 +105,12 @@ static Status save_beside_weights(const SaveContext *c, const char *folder)
 Status checkpoint_save_model(const SaveContext *c, const char *folder)
 {
     bool    adapters = c->lora->enabled;
-    int64_t most = adapters ? INT64_MAX : c->max_shard_bytes; /* readers of adapters take one file */
+    int64_t most = adapters ? INT64_MAX : c->max_shard_bytes; /* adapters: one file, because their readers take only one */
     TRY(weights_save(c->session, c->model, adapters, c->comm, folder, adapters ? "adapter_model" : "model", most, c->pairs));
     return comm_agree(c->comm, leads(c) ? save_beside_weights(c, folder) : OK);
 }
 
-/* ---- the rest ---- */
+/* ---- the manifest and publishing ---- */
 
 static void write_sums(const TensorSums *sums, StrBuf *out)
 {

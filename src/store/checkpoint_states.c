@@ -366,7 +366,7 @@ Status checkpoint_states_widen(Arena *arena, const char *folder, const Plan *pla
     return st_set_tensors(weights, tensors, count);
 }
 
-/* ---- scales ---- */
+/* ---- scales and amax history ---- */
 
 /* Writes the scales of all tensors except frozen weights, which keep the scales that their codes were made with. */
 static Status write_scales(StateLoader *l, const StTensor *tensor)

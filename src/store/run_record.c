@@ -305,7 +305,7 @@ Status run_record_adapter(const char *dir, RunRecord *out)
     return fold_files(tensors, NULL, &out->adapter);
 }
 
-/* ---- the file ---- */
+/* ---- reading and writing run.json ---- */
 
 /* A hash in run.json. */
 typedef struct HashKey {

@@ -136,7 +136,7 @@ static Status read_decoder(Beside *b, const JsonValue *decoder)
     return OK;
 }
 
-/* ---- named tokens ---- */
+/* ---- tokens named by members ---- */
 
 static const char *const usual_names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
 enum { NUM_USUAL = sizeof usual_names / sizeof usual_names[0] };
@@ -247,7 +247,7 @@ static void collect_named(Beside *b)
     for (size_t i = 0; i < b->list.len; i++) b->list.items[i].token.special |= is_named(b, b->list.items[i].token.content);
 }
 
-/* ---- adding ---- */
+/* ---- adding the tokens ---- */
 
 static void trie_remove(AddedTrie *trie, Str text, const IdInfo *ids)
 {

@@ -52,7 +52,7 @@ static Value lazy(Render *r, const Call *c, bool (*next)(Render *r, LazyList *li
     return v;
 }
 
-/* ---- one value of many ---- */
+/* ---- filters that make one value of a sequence ---- */
 
 Value filter_length(Render *r, const Call *c)
 {
@@ -121,7 +121,7 @@ Value filter_default(Render *r, const Call *c)
     return is_wanted ? value_or(c->argv[0], value_text("", 0)) : c->self;
 }
 
-/* ---- lists ---- */
+/* ---- filters that make lists ---- */
 
 Value filter_list(Render *r, const Call *c)
 {

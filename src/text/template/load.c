@@ -81,8 +81,8 @@ static void keep_tokens(Template *tmpl, const JsonValue *config)
         keep_token(tmpl, extra->members[i].key, &extra->members[i].value);
 }
 
-/* Keeps the special tokens of the folder. special_tokens_map.json overrides tokenizer_config.json if that has no added_tokens_decoder (as
- * older files do). */
+/* Keeps the special tokens of the folder. If tokenizer_config.json has no added_tokens_decoder (as in older files), special_tokens_map.json
+ * overrides it. */
 static Status keep_special_tokens(Template *tmpl, Arena *arena, const char *dir, const JsonValue *config)
 {
     JsonValue map = {.type = JSON_OBJECT};

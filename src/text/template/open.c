@@ -194,7 +194,7 @@ static bool are_plain(const Args *args)
     return true;
 }
 
-/* Strips an open text, which must be a single place in the conversation, not stripped before. */
+/* Strips an open text, which must be a single text of the conversation that wasn't stripped before. */
 static Value strip(Render *r, Value v, const Args *args, uint32_t sides)
 {
     bool     has_chars = args->count > 0 && args->items[0].type != V_NONE;
