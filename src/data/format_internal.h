@@ -47,8 +47,8 @@ const JsonValue *format_parsed(Arena *arena, const JsonValue *value);
 /* The list in a field: a list, or JSON text of one. Items that are JSON text of objects are parsed. NULL: the field holds no list. */
 const JsonValue *format_message_list(Arena *arena, const JsonValue *value);
 
-/* Sets out->tools to the tools of the row's field `name` (a list, or JSON text of one) or, if that field is empty, of the field
- * "functions". If neither has tools, out->tools stays as it is. */
+/* Sets out->tools to the tools of the row's field `name`: a list, or JSON text of one. If that field is empty, the field "functions" is
+ * read instead. If neither has tools, out->tools stays as it is. */
 NODISCARD Status format_tools(Arena *arena, const JsonValue *row, const char *name, const TemplateTraits *tmpl, Sample *out);
 
 /* Sets a message's tool_calls, as {"type": "function", "function": {...}}, from any of the forms that datasets use. number: the message's

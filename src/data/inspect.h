@@ -4,7 +4,7 @@
 #include "data/loader.h"
 #include "data/tokenize.h"
 
-enum { INSPECT_BUCKETS = 24 }; /* bucket i: lengths 2^i .. 2^(i+1) - 1; the last bucket: all longer ones, too */
+enum { INSPECT_BUCKETS = 24 }; /* bucket i: lengths 2^i .. 2^(i+1) - 1; the last bucket also counts all longer rows */
 
 typedef struct InspectRow {
     int64_t        row;  /* index of the row, from 0 */

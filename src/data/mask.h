@@ -73,12 +73,12 @@ void mask_clear(MaskEncoder *encoder); /* forgets all samples that are laid out 
 /* Lays out a sample: its messages, its prompt and answer, or its ids. The sample isn't needed afterwards. ERR_INVALID (the caller adds file
  * and line): the template raised an error, its renderings don't fit together, or ids or labels are wrong. */
 NODISCARD Status mask_lay_out(MaskEncoder *encoder, Arena *arena, const Sample *sample);
-void             mask_lay_text_out(MaskEncoder *encoder, Str text); /* lays out a whole document, as mask_encode_text takes it */
+void             mask_lay_text_out(MaskEncoder *encoder, Str text); /* lays out the text of a whole document */
 /* Encodes sample `index` (from 0) of the samples laid out. */
 NODISCARD Status mask_encode_waiting(MaskEncoder *encoder, size_t index);
 /* Keeps the last sample in encoder->documents. Without this call the next sample replaces it. */
 void mask_keep(MaskEncoder *encoder);
-/* Both steps for one sample. Forgets all samples laid out before. */
+/* Lays out and encodes one sample. Forgets all samples laid out before. */
 NODISCARD Status mask_encode(MaskEncoder *encoder, Arena *arena, const Sample *sample);
 
 /* Encodes a document, or a part of one: BOS before the first part if the tokenizer adds it, EOS after the last. All ids are trained. */

@@ -252,7 +252,7 @@ static size_t opening_len(const MaskRules *rules, Str text)
 }
 
 /* Where message i's turn begins and ends, by the renderings without and with this message. If the template has no generation prompt, or
- * none after results of tools, the opening of the turn is searched for right after the messages before it. */
+ * prints none after results of tools, the turn's opening is searched for right after the previous messages. */
 static Turn turn_by_prefixes(const TurnContext *context, uint32_t i, Str text)
 {
     const MaskRules *rules = context->rules;

@@ -52,7 +52,7 @@ static int64_t bits_next(const BitTree *tree, int64_t at, int64_t count)
     return -1;
 }
 
-/* Sample indices, longest first, equal ones in order of index: a counting sort. */
+/* Returns the sample indices: longest samples first, samples of equal length in order of index (a counting sort). */
 static int64_t *sort_by_length(Arena *arena, const int32_t *lengths, int64_t num_samples, int32_t capacity)
 {
     int64_t *start = arena_array(arena, int64_t, (int64_t)capacity + 2);

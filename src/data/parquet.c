@@ -79,8 +79,8 @@ static int by_place(const void *a, const void *b, void *ignored)
     return left->begin < right->begin ? -1 : 1;
 }
 
-/* Of a map's entries with the same key the last counts (parquet-format, LogicalTypes.md): takes the earlier ones out of the text. The map's
- * entries are entries[first] to the last. */
+/* If several entries of a map have the same key, only the last one counts (parquet-format, LogicalTypes.md): this takes the earlier ones
+ * out of the text. The map's entries are entries[first] and all entries after it. */
 static void drop_repeated(ParquetReader *reader, size_t first, StrBuf *out)
 {
     size_t count = reader->num_entries - first, num_repeated = 0;

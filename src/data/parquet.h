@@ -15,8 +15,8 @@ NODISCARD Status parquet_open_bytes(const char *name, const void *data, size_t s
 void             parquet_close(ParquetReader *reader); /* NULL is fine */
 int64_t          parquet_num_rows(const ParquetReader *reader);
 
-/* Appends the next row to `out` as one JSON object; *out_has false at the end. A list becomes an array, a struct or map an object (its keys
- * strings), a missing value null (in a struct it is left out), a decimal a number. A date becomes "2009-03-01", a timestamp
- * "2009-03-01T00:00:00.000Z" with 3, 6 or 9 digits as needed. Bytes become a string, with U+FFFD for bytes that aren't UTF-8. NaN and
- * infinities are written as json_parse_row reads them. */
+/* Appends the next row to `out` as one JSON object; *out_has false at the end. A list becomes an array, a struct an object, a map an object
+ * whose keys are strings, a decimal a number. A missing value becomes null; in a struct it is left out. A date becomes "2009-03-01", a
+ * timestamp "2009-03-01T00:00:00.000Z" with 3, 6 or 9 digits as needed. Bytes become a string, with U+FFFD for bytes that aren't UTF-8. NaN
+ * and infinities are written as json_parse_row reads them. */
 NODISCARD Status parquet_next(ParquetReader *reader, StrBuf *out, bool *out_has);

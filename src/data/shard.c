@@ -1,5 +1,5 @@
-/* Reading shards. Everything the header says is checked against the file's size before any of it is used, and the index
- * is checked once at opening, so that look-ups need no checks of their own. */
+/* Reading shards. Everything that the header says is checked against the file's size before it is used. The index is checked once at
+ * opening, so that look-ups need no checks of their own. */
 #include "data/shard.h"
 
 #include "base/hash.h"

@@ -1,9 +1,8 @@
-/* Token shards: what tokenizing leaves on disk and training maps into memory.
+/* Token shards: tokenizing leaves them on disk, and training maps them into memory.
  *
- * A shard file is little-endian: a 128-byte header, the token ids (u16 when the vocabulary fits, else u32), one mask bit
- * per token unless every token is trained, the index of each document's first token, and columns of numbers for inputs of a program's own.
- * A document is found in O(1).
- * A dataset folder holds shard-00000.tokens, shard-00001.tokens, ... and dataset.json, written last. */
+ * A shard file is little-endian. It holds a 128-byte header; the token ids (u16 if the vocabulary fits, else u32); one mask bit per token
+ * (left out if every token is trained); the index of each document's first token; and columns of numbers for inputs of a program's own. A
+ * document is found in O(1). A dataset folder holds shard-00000.tokens, shard-00001.tokens, ... and dataset.json, written last. */
 #pragma once
 
 #include "data/feeds.h"
@@ -20,7 +19,7 @@ typedef struct ShardColumn {
     int64_t size;
     int64_t has_fractions; /* 0: all numbers are whole */
     int64_t has_ignored;   /* LABEL_IGNORE is among the numbers */
-    double  least, most;   /* least and most number, except NaN and LABEL_IGNORE; least > most: no such number */
+    double  least, most;   /* smallest and largest number, except NaN and LABEL_IGNORE; least > most: no such number */
 } ShardColumn;
 
 /* What the header says. */

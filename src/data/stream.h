@@ -1,5 +1,5 @@
-/* Byte streams over plain, gzip, zstd, xz and bzip2 files (told apart by their first bytes), read in bounded memory through a window
- * that the caller scans and consumes. */
+/* Byte streams over plain, gzip, zstd, xz and bzip2 files, which are told apart by their first bytes. Memory is bounded: bytes are read
+ * into a window, which the caller scans and consumes. */
 #pragma once
 
 #include "base/arena.h"
@@ -10,7 +10,7 @@
 /* The longest record of any format; a longer one is an error, so that memory stays bounded. */
 enum { RECORD_MAX_BYTES = 64 << 20 };
 
-/* A compressed file that gives more than EXPAND_FREE_BYTES and more than EXPAND_MAX_RATIO times what was read is refused. */
+/* A compressed file is refused if it unpacks to more than EXPAND_FREE_BYTES, and to more than EXPAND_MAX_RATIO times the bytes read. */
 enum { EXPAND_FREE_BYTES = 64 << 20, EXPAND_MAX_RATIO = 500 };
 
 typedef struct StreamSource StreamSource;

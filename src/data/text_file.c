@@ -33,7 +33,7 @@ static Status check_text(const char *path, Str text)
     return OK;
 }
 
-/* Rows of data are legal text, but seldom what is meant. */
+/* Warns if the file has the ending of data rows, such as .jsonl: it can be read as text, but that is seldom meant. */
 static void warn_of_rows(const char *path)
 {
     bool       is_known;

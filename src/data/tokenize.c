@@ -483,7 +483,7 @@ static Status load_report(Pipeline *p, const char *name, bool *out_is_loaded)
     return OK;
 }
 
-/* Looks at what the folder holds already: the whole dataset, or shards of an unfinished one. */
+/* Looks at what the folder holds already: the whole dataset, or shards of an unfinished dataset. */
 static Status look(Pipeline *p, bool *out_is_whole)
 {
     bool is_loaded;

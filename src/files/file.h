@@ -31,7 +31,7 @@ NODISCARD Status file_fail(const char *what, const char *path);
  * error that names the file and the cause. */
 NODISCARD Status file_exists(const char *path, bool *out);
 NODISCARD Status file_is_dir(const char *path, bool *out);
-NODISCARD Status file_is_same(const char *a, const char *b, bool *out); /* *out: both exist and are the same file or folder */
+NODISCARD Status file_is_same(const char *a, const char *b, bool *out); /* *out: whether a and b exist and are the same file or folder */
 NODISCARD Status file_size(const char *path, int64_t *out);             /* -1: absent */
 
 /* Lists the names in a folder, hidden ones too, sorted by their bytes. If the folder is absent, file_list returns ERR_NOT_FOUND, and

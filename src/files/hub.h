@@ -59,5 +59,5 @@ NODISCARD Status hub_is_remote(const char *path, bool *out);
 NODISCARD Status hub_derived_path(Arena *arena, const char *prefix, uint64_t hash, const char *path, const char **out);
 
 /* Finds what a run file's path stands for, and appends its local path to out_path. That is `path` itself if it exists, else the snapshot of
- * the repository that it names, with the files of its kind. ERR_NOT_FOUND if it is neither. */
+ * the repository that `path` names, with the files for `kind`. ERR_NOT_FOUND if `path` is neither. */
 NODISCARD Status hub_local_path(HubKind kind, const char *path, StrBuf *out_path);

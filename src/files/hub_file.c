@@ -111,8 +111,8 @@ typedef struct Download {
     const HubFile *file;
     const char    *path; /* path of the .incomplete file */
     int            fd;
-    int64_t        have;      /* bytes in that file */
-    const char    *version;   /* ETag of the answer that sent those bytes; "": not known */
+    int64_t        have;      /* bytes in the .incomplete file */
+    const char    *version;   /* ETag of the answer that sent these bytes; "": not known */
     bool           started;   /* begin_body has settled where in the file the body goes */
     bool           is_other;  /* the answer is of another version than the bytes in the file */
     bool           is_hashed; /* the ETag is a checksum, so mixed versions are noticed at the end */

@@ -119,7 +119,8 @@ typedef Status (*StSource)(void *context, size_t index, FileWriter *out);
 NODISCARD Status st_write(const char *path, const StDecl *decls, size_t count, const char *const *metadata, StSource source, void *context);
 
 /* Writes `folder`/`stem`.safetensors or, if the tensors take more than max_shard_bytes, stem-00001-of-0000N.safetensors and
- * stem.safetensors.index.json. If an earlier save was of the other kind, its single file or its index is removed. */
+ * stem.safetensors.index.json. An earlier save's single file is removed if this one writes shards, and its index if this one writes a
+ * single file. */
 NODISCARD Status st_write_folder(const char *folder, const char *stem, const StDecl *decls, size_t count, size_t max_shard_bytes,
                                  StSource source, void *context);
 

@@ -46,7 +46,7 @@ typedef struct SaveContext {
     const char         *output_dir;
     int64_t             max_shard_bytes;
     int64_t             keep;          /* save_total_limit; 0: all */
-    int64_t             best;          /* step of a checkpoint that is kept besides those; 0: none */
+    int64_t             best;          /* step of a checkpoint that is kept besides the newest ones; 0: none */
     int64_t             branch;        /* our checkpoints of later steps than this are set aside first: checkpoint_leave_branch */
     const char         *trainer_state; /* text of trainer_state.json */
 } SaveContext;
@@ -104,7 +104,7 @@ NODISCARD Status checkpoint_remove_all(const char *output_dir);
 /* Removes our oldest checkpoints of steps up to `step` until `keep` are left (0: keep all). `best` is never removed. */
 NODISCARD Status checkpoint_prune(const char *output_dir, int64_t keep, int64_t best, int64_t step);
 
-/* Counts our checkpoints in output_dir. count: only those of steps up to `step`; bytes: size of all of them. */
+/* Counts our checkpoints in output_dir. count: only checkpoints of steps up to `step`; bytes: size of all checkpoints. */
 typedef struct CheckpointsHeld {
     int64_t count, bytes;
 } CheckpointsHeld;

@@ -45,7 +45,7 @@ typedef enum RunPresence { RUN_ABSENT, RUN_UNFINISHED, RUN_FINISHED } RunPresenc
 /* Reads the record of output_dir; *before is empty if there is none. */
 NODISCARD Status run_record_read(const char *output_dir, RunPresence *out, RunRecord *before);
 
-/* Whether both have the same settings; a key that `before` lacks counts as its default. If not, appends the first difference to
+/* Whether the two records have the same settings; a key that `before` lacks counts as its default. If not, appends the first difference to
  * `difference`. */
 bool run_record_same_settings(const RunRecord *before, const RunRecord *now, StrBuf *difference);
 

@@ -14,7 +14,7 @@ enum {
     CACHE_WORD_BYTES = 31,
     CACHE_WORD_IDS = 7,
     CACHE_FIRST_SETS = 1 << 6, /* sets of two lines; doubled as the cache fills */
-    CACHE_MOST_SETS = 1 << 15, /* 4 MB per thread; half as many sets took a quarter longer on 4 MB of source code */
+    CACHE_MOST_SETS = 1 << 15, /* 4 MB per thread; with half as many sets, 4 MB of source code took a quarter longer */
     SHORT_WORD = 48,           /* most symbols of a short word; longer words use the heap */
     NO_RANK = -1               /* converted to uint32_t, the largest rank */
 };
@@ -180,7 +180,7 @@ static size_t symbols_of_chars(const Bpe *bpe, BpeScratch *s, const char *word, 
 {
     StrBuf affixed = {0};
     size_t count = 0, size;
-    bool   unknown = false; /* an unknown token isn't written yet, because following ones may fuse with it */
+    bool   unknown = false; /* an unknown token isn't written yet: following unknown tokens may fuse with it */
     for (size_t at = 0; at < len; at += size) {
         utf8_decode(word + at, &size);
         Str  text = {word + at, size};

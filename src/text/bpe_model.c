@@ -287,8 +287,8 @@ static uint64_t joints_walk(Bpe *bpe)
     return count;
 }
 
-/* Sets can_cut and, if it is true, builds the tables of joints. Cutting a text between characters is only correct if each symbol is a
- * single character, or a byte that no merge contains, and if unknown characters can't fuse across a cut. */
+/* Sets can_cut and, if it is true, builds the tables of joints. Cutting a text between characters is only correct on two conditions. Each
+ * symbol is a single character, or a byte that no merge contains. And unknown characters can't fuse across a cut. */
 static void joints_build(Arena *arena, Bpe *bpe)
 {
     bpe->can_cut =

@@ -23,7 +23,7 @@ typedef enum StepKind {
 typedef struct Step {
     StepKind kind;
     int      unicode_options;  /* option flags for utf8proc_map */
-    Str      pattern, content; /* replace: both; prepend: only `content` */
+    Str      pattern, content; /* used by replace (both) and prepend (only `content`) */
     Regex   *regex;            /* replace; owned */
     bool     strip_left, strip_right;
 } Step;

@@ -24,7 +24,7 @@ typedef struct Step {
     Scanner       scanner;      /* STEP_SCANNER; STEP_BYTES: may be of kind SCAN_NONE */
     Str           literal;      /* STEP_LITERAL: the delimiter; STEP_METASPACE: the character that replaces spaces */
     PrependScheme prepend;      /* STEP_METASPACE */
-    bool          split;        /* STEP_METASPACE: cuts before each such character */
+    bool          split;        /* STEP_METASPACE: also cuts before each `literal` */
     bool          prefix_space; /* STEP_BYTES: adds a space before pieces that don't begin with one */
 } Step;
 

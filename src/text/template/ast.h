@@ -90,7 +90,7 @@ struct Template {
     Dict     *folder_variables;      /* from tokenizer_config.json; NULL: none */
     Value    *base_context;          /* (names.count) variables at the start of a render: functions and the folder's variables */
     int64_t   now_unix;              /* time for inputs that give none; 0: the clock */
-    Template *with_tools;            /* template for conversations with tools; NULL: this one */
+    Template *with_tools;            /* template for conversations with tools; NULL: this template */
     char     *tools_error;           /* why with_tools can't be read; NULL: no error */
     uint32_t  specials[NUM_SPECIAL]; /* the numbers of the special names */
     uint32_t  inputs[4];             /* numbers of the names messages, tools, documents, add_generation_prompt; UINT32_MAX: not mentioned */

@@ -42,7 +42,7 @@ const Builtin *method_of(const Builtin *first, Value object, Str name);
 void           builtin_check(Render *r, const Builtin *builtin, const char *kind, Str name); /* fails if NULL or `missing` */
 Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
 
-/* arg_*: convert an argument. `otherwise`: the result if the argument isn't given. `what`: its name in errors. */
+/* arg_*: convert an argument. `otherwise`: the result if the argument isn't given. `what`: the argument's name in errors. */
 int64_t arg_int(Render *r, Value v, const char *what, int64_t otherwise);
 bool    arg_bool(Render *r, Value v, bool otherwise);
 Value   arg_text(Render *r, Value v, const char *what); /* fails if it isn't a text */

@@ -112,7 +112,7 @@ Iterator iterator_of(Render *r, Value source);
 bool     iterator_next(Render *r, Iterator *it, Value *out); /* false at the end */
 List     value_to_list(Render *r, Value source);             /* a new list */
 
-/* State of a running loop. Items are read one by one, so that the loop's filter sees what its body changed. */
+/* State of a running loop. Items are read one by one, so that the loop's filter sees changes that the loop's body made. */
 typedef struct LoopState {
     const Node *node;
     Frame      *frame; /* the frame around the loop */
