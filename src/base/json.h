@@ -18,7 +18,7 @@ typedef struct JsonMember JsonMember;
 
 struct JsonValue {
     JsonType type;
-    uint32_t count;  /* number of items (array) or members (object); 1 for a JSON_DOUBLE that was written as an integer: `digits` is set */
+    uint32_t count;  /* number of items (array) or members (object); 1: a JSON_DOUBLE that was written as an integer, see `digits` */
     size_t   offset; /* offset in the text of the value's last byte, for json_position */
     union {
         bool    boolean;

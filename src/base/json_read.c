@@ -180,7 +180,8 @@ static bool read_digits(Parser *parser)
     return parser->at > from || fail_at(parser, parser->at, "expected a digit");
 }
 
-/* JSON_INT if written as an integer that fits int64, else JSON_DOUBLE. For integers that don't fit, the digits are kept. */
+/* Converts a number to JSON_INT if it is written as an integer that fits int64, else to JSON_DOUBLE. Keeps the digits of integers that
+ * don't fit. */
 static bool convert_number(Parser *parser, const char *from, bool is_whole, JsonValue *out)
 {
     char        few[64];

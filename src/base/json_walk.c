@@ -169,7 +169,7 @@ static bool between(JsonWalk *walk, const JsonLimits *limits, unsigned char c)
     }
 }
 
-/* The first byte of a multi-byte character (RFC 3629: no overlong forms, no surrogates). */
+/* Handles the first byte of a multi-byte character (RFC 3629: no overlong forms, no surrogates). */
 static bool begin_character(JsonWalk *walk, unsigned char c)
 {
     if (c < 0xC2 || c > 0xF4) return false;
@@ -218,7 +218,7 @@ static bool in_escape(JsonWalk *walk, unsigned char c)
     return false;
 }
 
-/* Hexadecimal digits of \uXXXX. d8 to db begin a high surrogate; dc to df begin a low one, which must follow a high one. */
+/* Handles hexadecimal digits of \uXXXX. d8 to db begin a high surrogate; dc to df begin a low one, which must follow a high one. */
 static bool in_hex(JsonWalk *walk, unsigned char c)
 {
     unsigned char letter = c | 32;

@@ -10,14 +10,14 @@ void log_error(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints "error: " and 
 
 /* Prints a line and appends it to `notes`, after "warning: " if is_warning. NULL: only prints. */
 void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...) PRINTF_LIKE(3, 4);
-/* log_note for each line of `lines`; a line that begins with "warning: " is a warning. */
+/* Calls log_note for each line of `lines`; a line that begins with "warning: " is a warning. */
 void log_lines(StrBuf *notes, const char *lines);
 
 /* Replaces the status line with `text`, cut to the terminal's width; "" only removes the line. The next message overwrites it. Call it only
  * if log_is_terminal(). */
 void log_status(const char *text);
 
-/* Whether stderr is a terminal whose last line can be rewritten, which excludes TERM=dumb. */
+/* Whether stderr is a terminal whose last line can be rewritten; false if TERM=dumb. */
 bool log_is_terminal(void);
 /* Width of stderr's terminal in columns. The variable COLUMNS counts instead if it is smaller, or if the terminal's width isn't known. 80
  * if neither is known. */

@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 enum {
-    SPINS = 1000,               /* spins of a wait: 10 to 50 us, longer than the serial code between two jobs of a step */
+    SPINS = 1000,               /* spins before a wait yields: 10 to 50 us, longer than the serial code between two jobs of a step */
     YIELD_NS = 5 * 1000 * 1000, /* then a worker yields its core repeatedly for this long before it sleeps; few waits are longer */
 };
 

@@ -36,6 +36,6 @@ static inline bool byte_is_blank(char c)
 Str str_trim_end(Str text); /* removes blanks at the end */
 Str str_trim(Str text);     /* removes blanks at both ends */
 
-/* str_common: length in bytes of the common prefix; str_common_end: of the common suffix. */
+/* str_common: length in bytes of the common prefix. str_common_end: length in bytes of the common suffix. */
 size_t str_common(Str a, Str b);
 size_t str_common_end(Str a, Str b);

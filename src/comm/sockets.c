@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 #define BEAT_SECONDS 0.5
-#define DEAD_SECONDS 7.0 /* of silence on the control channel, after which a peer counts as dead */
+#define DEAD_SECONDS 7.0 /* a peer that is silent on the control channel for this long counts as dead */
 
 enum { PIECE = 1 << 16, MOST_SECRET = 4096 };
 

@@ -29,7 +29,7 @@ typedef struct WireProof {
 
 typedef struct WireVerdict {
     char    magic[8];
-    int32_t status; /* OK: welcome (first verdict), or all are there (second) */
+    int32_t status; /* OK: the guest is welcome (first verdict), or all ranks are there (second) */
     int32_t zero;
     char    why[512];
     uint8_t mac[SHA256_BYTES]; /* keyed with the secret, over hello, challenge and the fields above */

@@ -25,8 +25,8 @@ bool             columns_are_known(const DatasetOptions *options, const RowForma
 /* Sets sizes that are still unknown to 1. Call it after all rows were looked at: then no row has a number in these columns. */
 void columns_settle(const DatasetOptions *options, RowFormat *format);
 
-/* Appends a row's numbers to the list. A field is a number, a list of one number per token, or a list of a list per token; null in a list:
- * NaN. A field that is JSON text is parsed. ERR_INVALID names the column. */
+/* Appends a row's numbers to the list. A field is a number, a list of one number per token, or a list that has one list per token; a null
+ * in a list becomes NaN. A field that is JSON text is parsed. ERR_INVALID names the column. */
 NODISCARD Status columns_read(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row, NumberList *list,
                               RowNumbers *out);
 

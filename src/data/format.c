@@ -38,7 +38,8 @@ static void describe(RowFormat *format, const char *what, const char *fields)
     snprintf(format->description, sizeof format->description, "%s (%s)", what, fields);
 }
 
-/* The first message of a field's list, in the arena. NULL: the list is empty (*out_is_list), or the field is no list of messages. */
+/* The first message of the list in a field, in the arena. NULL: the list is empty (*out_is_list is true), or the field isn't a list of
+ * messages. */
 static const JsonValue *first_message(Arena *arena, const JsonValue *value, bool *out_is_list)
 {
     const JsonValue *messages = format_message_list(arena, value);
@@ -66,7 +67,7 @@ static bool take_messages(RowFormat *out, const DatasetOptions *options, const J
     return true;
 }
 
-/* TRL's rows: "prompt" is a list of messages; "completion" is a list of messages too, or the text of one. */
+/* Takes TRL's rows: "prompt" is a list of messages; "completion" is a list of messages too, or the text of one. */
 static bool take_completion(RowFormat *out, const DatasetOptions *options, const JsonValue *row)
 {
     Arena            arena = {0};
@@ -142,7 +143,7 @@ static bool detect_text(RowFormat *out, const DatasetOptions *options, const Jso
     return true;
 }
 
-/* Token ids, as Hugging Face's trainers (input_ids, labels) and `surogate score` (ids, prompt_tokens) write them. */
+/* Detects rows of token ids, as Hugging Face's trainers (input_ids, labels) and `surogate score` (ids, prompt_tokens) write them. */
 static bool detect_tokens(RowFormat *out, const JsonValue *row)
 {
     static const char *const names[] = {"input_ids", "ids"};
@@ -206,7 +207,8 @@ Status format_fail_missing(const char *key, const char *name, const JsonValue *r
     return status;
 }
 
-/* The row must have every field that the run file names for its type. *type: DATASET_AUTO becomes the type of the first field named. */
+/* Checks that the row has every field that the run file names for the row's type. *type: the run file's type; DATASET_AUTO becomes the type
+ * of the first named field. */
 static Status check_named(const DatasetOptions *options, const JsonValue *row, DatasetType *type)
 {
     const struct {
@@ -231,7 +233,7 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
 
 static const char *const placeholders[4] = {"{system}", "{instruction}", "{input}", "{output}"};
 
-/* {a_word} is a placeholder, and must be a known one; other brackets are plain text. */
+/* Checks placeholders: {a_word} is one, and must be known; other brackets are plain text. */
 static Status check_placeholders(const char *key, const char *format)
 {
     for (const char *at = format; at && (at = strchr(at, '{')); at++) {

@@ -25,8 +25,8 @@ typedef struct SystemPrompt {
 NODISCARD Status format_messages(Arena *arena, const DatasetOptions *options, const RowFormat *format, const JsonValue *row,
                                  const TemplateTraits *tmpl, SystemPrompt system, Sample *out);
 
-/* Sets `key` of the object to `value`. A new key copies the object's members; an old key is overwritten in place, so the members must not
- * be the row's. */
+/* Sets `key` of the object to `value`. Adding a new key copies the object's members; an old key is overwritten in place, so the members
+ * must not be the row's. */
 void message_set(Arena *arena, JsonValue *message, const char *key, const JsonValue *value);
 
 /* Fails with ERR_INVALID: the run file's `key` names the field `name`, which the row doesn't have. */

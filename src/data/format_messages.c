@@ -74,7 +74,8 @@ static int8_t yes_or_no(const JsonValue *value)
     return number == 1 ? 1 : number == 0 ? 0 : -1;
 }
 
-/* Whether the row says that a message is trained: 1 yes, 0 no, -1 it doesn't say. A number "loss" other than 0 and 1 is a measured loss. */
+/* Whether a message is trained: *out is 1 if the row says so, 0 if it says no, -1 if it doesn't say. A number "loss" other than 0 and 1 is
+ * a measured loss. */
 static Status train_flag(const RowFormat *format, const JsonValue *message, uint32_t number, int8_t *out)
 {
     const char *first = NULL;
@@ -167,7 +168,7 @@ static Status find_parts(const MessageReader *reader, const JsonValue *from, uin
     return OK;
 }
 
-/* Adds the fields of a message that aren't used to format->unused. */
+/* Adds to format->unused the fields of a message that aren't used. */
 static void note_message(const MessageReader *reader, const JsonValue *from, const MessageParts *parts, const char *reasoning)
 {
     const TemplateTraits *tmpl = reader->tmpl;

@@ -26,7 +26,7 @@ typedef struct Inspector {
     Lengths            lengths;         /* tokens of each sample, at most seq_len */
     int64_t            stream_tokens;   /* tokens of all texts, which are packed as one stream */
     bool               goes_on;         /* the last record's text continues in the next record */
-    int64_t            part;            /* the last record's part of its text, from 1; 0: it is a whole text */
+    int64_t            part;            /* which part of its text the last record is, from 1; 0: it is a whole text */
     int64_t            tokens, trained; /* sums over the parts of a row so far */
 } Inspector;
 

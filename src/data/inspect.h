@@ -8,9 +8,9 @@ enum { INSPECT_BUCKETS = 24 }; /* bucket i: lengths 2^i .. 2^(i+1) - 1; the last
 
 typedef struct InspectRow {
     int64_t        row;  /* index of the row, from 0 */
-    int64_t        part; /* from 1: part of a text that is too long to be given whole; 0: the row is whole */
+    int64_t        part; /* number of the part, from 1, if the text is too long to be given whole; else 0 */
     const char    *path;
-    int64_t        line; /* line of the file, from 1; of a parquet file: the row */
+    int64_t        line; /* line of the file, from 1; in a parquet file: the row */
     const int32_t *ids;
     const uint8_t *mask; /* one byte per id; 1: trained */
     size_t         count;

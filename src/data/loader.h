@@ -81,7 +81,7 @@ int64_t     loader_row_len(const Loader *loader);       /* T */
 /* The epoch a step starts in, as a fraction: 1.5 is in the middle of the second. */
 double loader_epoch(Loader *loader, int64_t step);
 
-/* loader_next then gives the first micro-batch of `step`. */
+/* Moves to `step`: the next call of loader_next gives its first micro-batch. */
 void loader_seek(Loader *loader, int64_t step);
 
 int64_t loader_total_rows(const Loader *loader); /* rows of num_epochs epochs; -1: endless */

@@ -60,7 +60,7 @@ typedef struct EpochList {
 
 typedef struct Rows {
     LoaderOptions options;
-    OwnInput      inputs[FEED_MOST_OWN]; /* (options.num_inputs) copies, whose names aren't valid any more */
+    OwnInput      inputs[FEED_MOST_OWN]; /* (options.num_inputs) copies; their names aren't valid any more */
     SourceRows   *sources;
     int           num_sources;
     LoaderStats   stats;
@@ -90,7 +90,7 @@ bool rows_locate(Rows *rows, int64_t place, RowPlace *out);
 double rows_epoch(Rows *rows, int64_t place);
 /* The first source that has no row before index `end` of the run; -1: every source has one. */
 int rows_unseen(Rows *rows, int64_t end);
-/* The rows that an epoch drew. Needs the lock; valid while it is held. */
+/* The rows that an epoch drew. Needs the lock; valid while the lock is held. */
 const Drawn *rows_drawn(Rows *rows, int source, int64_t epoch);
 
 /* ---- rows ---- */

@@ -205,7 +205,8 @@ static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_
     return (Border){n, n + (bytes > 0 && n < count)};
 }
 
-/* The border at `place`, inside an added token and the blanks that it took in. Only the token's own text counts as the token. */
+/* The border at `place`, which is inside an added token or the blanks that the token took in. Only the token's own text counts as the
+ * token. */
 static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anchor, size_t place)
 {
     const char *token = tokenizer_id_to_token(encoder->rules->tokenizer, encoder->ids.data[anchor->token]);
@@ -220,7 +221,7 @@ static Border border_in_added(const MaskEncoder *encoder, const TokenAnchor *anc
  * as the rest of the encoding. */
 static Status border_by_prefix(MaskEncoder *encoder, const TokenAnchor *anchor, size_t place, Border *out)
 {
-    /* Begins an anchor earlier, so that the text at `anchor` isn't encoded as a text's start. */
+    /* Begins one anchor earlier, so that the text at `anchor` isn't encoded as a text's start. */
     const TokenAnchor *from = anchor > encoder->anchors ? anchor - 1 : anchor;
     TokenIds          *prefix = &encoder->spare;
     prefix->len = 0;
@@ -252,7 +253,7 @@ static Status find_border(MaskEncoder *encoder, size_t place, Border *out)
     return OK;
 }
 
-/* Copies the anchors, as encoding other texts to find borders overwrites them. */
+/* Copies the anchors, because encoding other texts, to find borders, overwrites them. */
 static void keep_anchors(MaskEncoder *encoder)
 {
     const TokenAnchor *anchors;

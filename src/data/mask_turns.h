@@ -29,8 +29,8 @@ struct MaskRules {
     MaskRules     *with_tools; /* rules of the template for conversations with tools, with the same token_bytes; NULL: the same template */
 };
 
-/* A trained turn (with TurnList.is_all: a turn that isn't trained), or a piece of a turn, if the template prints something else inside
- * it. */
+/* A trained turn, or a piece of one if the template prints something else inside it. With TurnList.is_all, spans are of the turns that
+ * aren't trained. */
 struct TurnSpan {
     size_t   begin_byte, end_byte;
     size_t   first, end;  /* token indices [first, end) */
@@ -80,7 +80,7 @@ typedef struct TurnContext {
     TemplateMemo    *memo;                      /* started with the row's messages; NULL: not used for this row */
     Arena           *arena;                     /* the row's arena */
     bool            *is_assistant, *is_trained; /* (messages) set by turns_render, in the arena */
-    Turn            *turns; /* (messages) set by turns_render: the text that a loop of the template printed for each; {0}: none */
+    Turn            *turns; /* (messages) set by turns_render: the text that a loop of the template printed for a message; {0}: none */
     uint32_t         num_assistants;
     bool             trains_others; /* some trained message isn't an answer */
 } TurnContext;

@@ -1,5 +1,5 @@
-/* Rows from columns (Dremel's record assembly): the definition level of a value says how much of its path is present, the
- * repetition level which list it continues. A row is written by walking the schema and pulling values from the leaves. */
+/* Rows from columns (Dremel's record assembly): the definition level of a value says how much of its path is present; its repetition level
+ * says which list it continues. A row is written by walking the schema and pulling values from the leaves. */
 #include "data/parquet.h"
 
 #include "base/array.h"

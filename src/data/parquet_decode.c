@@ -111,7 +111,7 @@ static bool delta_init(DeltaDecoder *delta, const uint8_t *at, const uint8_t *en
     return true;
 }
 
-/* Moves to the next miniblock, and to the next block after the last one. */
+/* Moves to the next miniblock; after the last miniblock of a block, to the next block. */
 static bool delta_advance(DeltaDecoder *delta)
 {
     if (delta->mini < delta->num_minis) { /* skip the miniblock just read */

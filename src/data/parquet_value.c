@@ -57,7 +57,7 @@ static void write_timestamp(StrBuf *out, int64_t value, int32_t unit)
     strbuf_puts(out, "Z\"");
 }
 
-/* 8 bytes of nanoseconds of the day, 4 of the Julian day. */
+/* Writes an INT96 timestamp: 8 bytes of nanoseconds of the day, then 4 bytes of the Julian day. */
 static void write_int96(StrBuf *out, const char *bytes)
 {
     int64_t  nanos;

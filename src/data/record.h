@@ -50,11 +50,11 @@ void             reader_split_talks(Reader *reader);
 void             reader_close(Reader *reader); /* NULL is fine */
 NODISCARD Status reader_next(Reader *reader, Record *out, bool *out_has);
 
-/* Share of the work done, 0..1, every file counting the same. */
+/* Share of the work done, 0..1; all files count the same. */
 double reader_fraction(const Reader *reader);
 
 /* RECORD_TEXT becomes {"text": ...}, a CSV record an object of strings. Errors say file:line:column. */
 NODISCARD Status record_parse(Arena *arena, const Record *record, JsonValue *out);
 
-/* One RFC 4180 record into an array of strings. ERR_INVALID says "column N: what" in bytes. */
+/* Parses one RFC 4180 record into an array of strings. ERR_INVALID says "column N: what", where N counts bytes. */
 NODISCARD Status csv_parse(Arena *arena, Str bytes, char delimiter, JsonValue *out);

@@ -1,4 +1,4 @@
-/* Which files of a dataset's folder are read: those of the split, without those that only tell about the dataset. */
+/* Which files of a dataset's folder are read: the files of the split, without files that only tell about the dataset. */
 #include "data/record_internal.h"
 #include "files/file.h"
 

@@ -16,7 +16,7 @@ typedef struct Split {
     SplitEnd from, to;
 } Split;
 
-/* NULL or "": no name and no slice. ERR_INVALID: a bracket that is no slice, a sum (train+test), or a rounding in parentheses. */
+/* `text` NULL or "": no name and no slice. ERR_INVALID: a bracket that is no slice, a sum (train+test), or a rounding in parentheses. */
 NODISCARD Status split_parse(const char *text, Split *out);
 
 /* Opens a reader at the first row that the dataset takes. *out_most: the most rows it takes; 0: all that follow. ERR_INVALID: its slice

@@ -81,7 +81,7 @@ static int count_texts(const DatasetKey *key)
     return count;
 }
 
-/* Datasets of plain texts from version 4 are still valid, so their key keeps that version: a run that began with it goes on. */
+/* Datasets of plain texts from version 4 are still valid, so their key keeps that version: a run that began with such a dataset goes on. */
 static int version_of(const DatasetOptions *options, const DatasetKey *key)
 {
     enum { OF_TEXTS = 4 };

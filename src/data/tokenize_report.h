@@ -1,4 +1,4 @@
-/* What a dataset's folder stores about its complete shards: progress.json while it is made, dataset.json when it is whole. */
+/* What a dataset's folder stores about its complete shards: progress.json while the dataset is made, dataset.json when it is whole. */
 #pragma once
 
 #include "data/tokenize.h"

@@ -144,7 +144,7 @@ static void count_row(Unit *unit, const UnitContext *context, Status status)
     unit->num_bad++;
 }
 
-/* Swaps buffers, so that the encoder writes into the unit's. */
+/* Swaps buffers, so that the encoder writes into the unit's buffers. */
 static void swap_tokens(Unit *unit, MaskEncoder *encoder)
 {
     MaskDocuments tokens = unit->tokens;

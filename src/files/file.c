@@ -91,7 +91,7 @@ static Status fail_open(const char *path)
     return file_fail("open", path);
 }
 
-/* Doesn't block if path is a pipe that nobody writes to. On failure *out_fd is -1 or still open. */
+/* Opens a regular file; doesn't block if path is a pipe that nobody writes to. On failure *out_fd is -1 or still open. */
 static Status open_regular(const char *path, int *out_fd, int64_t *out_size)
 {
     struct stat info;

@@ -47,7 +47,7 @@ static Status remove_entry(void *context, const char *name, const char *path)
     return file_remove_tree(path);
 }
 
-/* Fails with the last message, in which the folder's own name replaces the hidden one. */
+/* Fails with the last message, in which the folder's own name replaces the hidden name. */
 static Status name_as_asked(const FolderWriter *writer, Status status)
 {
     SCOPED_STRBUF(text);

@@ -30,7 +30,7 @@ typedef enum GgufValueType {
 
 /* ---- writing ---- */
 
-/* Keys in the order they were put. A zero-initialised one is ready to use; texts are copied. */
+/* Keys in the order in which they were put. A zero-initialised GgufKeys is ready to use; texts are copied. */
 typedef struct GgufKeys {
     StrBuf   bytes;
     uint64_t count;

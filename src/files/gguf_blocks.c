@@ -44,7 +44,7 @@ int64_t gguf_bytes(GgufType type, int64_t numel)
     return numel / info->block * info->bytes;
 }
 
-/* 1 / d, or 0 if that isn't finite: then every code is 0. */
+/* 1 / d, or 0 if 1 / d isn't finite: then every code is 0. */
 static float inverse_of(float d)
 {
     return fabsf(d) > 3e-39f ? 1 / d : 0;

@@ -186,7 +186,7 @@ static float fit_fine(const float *x, float scale)
     return squares > 0 && products != 0 ? products / squares : scale;
 }
 
-/* The best scale of 16 values; 0: they are so small that every code is 0. */
+/* The best scale of 16 values; 0: the values are so small that every code is 0. */
 static float find_fine(const float *x)
 {
     enum { TRIALS = 10 };

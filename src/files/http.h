@@ -14,7 +14,7 @@ void             http_close(Http *http); /* NULL is fine */
 
 typedef struct HttpResponse {
     int     code;                               /* 200, 404, ...; 0: no answer */
-    bool    transient;                          /* another try may work: no connection, cut, too slow, 408, 429, 5xx */
+    bool    transient;                          /* another try may work: no connection, a cut one, too slow, or code 408, 429, 5xx */
     bool    left_origin;                        /* stopped at a redirect to another host (HTTP_WITHIN_ORIGIN) */
     bool    is_framed;                          /* the answer says where its body ends, so a body that is cut is noticed */
     int64_t length;                             /* Content-Length; -1: not given */

@@ -1,4 +1,5 @@
-/* Which files of a repository are wanted, which are missing, and the ref, which is written when the snapshot is whole. */
+/* Pulls snapshots: chooses the files of a repository that are wanted, finds the missing ones, and writes the ref when the snapshot is
+ * whole. */
 #include "files/hub_internal.h"
 
 #include "base/json.h"

@@ -1,5 +1,5 @@
-/* One file of a repository: what it must be (HEAD), its bytes (GET, resumed where it was cut), its checksum, its place in the cache. A lock
- * keeps two processes from writing the same blob. */
+/* One file of a repository: asks what it must be (HEAD), downloads its bytes (GET, resumed where it was cut), checks them, and links the
+ * file into the snapshot. A lock keeps two processes from writing the same blob. */
 #include "files/hub_internal.h"
 
 #include "base/log.h"

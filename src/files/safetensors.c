@@ -146,7 +146,7 @@ static int by_data(const void *a, const void *b)
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-/* Checks that the tensors from index `first` on tile `data`: no overlap, no hole, nothing after the last. */
+/* Checks that the tensors with indices >= first tile `data`: no overlap, no hole, nothing after the last one. */
 static Status check_tiling(const StFile *file, size_t first, const char *path, const FileMap *data, Arena *scratch)
 {
     size_t           count = file->count - first;

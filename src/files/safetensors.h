@@ -80,7 +80,7 @@ NODISCARD Status st_require(const StFile *file, const char *name, const StTensor
  * same name. */
 NODISCARD Status st_set_tensors(StFile *file, const StTensor *tensors, size_t count);
 
-/* The path of each file that holds tensors; NULL: `index` is past the last. */
+/* The paths of the files that hold tensors, by index; NULL: `index` is past the last file. */
 const char *st_path_at(const StFile *file, size_t index);
 
 /* Converts elements [first, first + count) to floats; ERR_UNSUPPORTED unless st_dtype_is_float. */

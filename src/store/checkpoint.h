@@ -64,7 +64,7 @@ NODISCARD Status checkpoint_save_model(const SaveContext *context, const char *f
 /* Checks that every file has the size and checksum of the manifest, and that the state is one that a run writes. ERR_CHECKPOINT names the
  * first fault. */
 NODISCARD Status checkpoint_verify(const char *path);
-/* *out: whether `path` is a checkpoint of this program in which every file of the manifest has its size. Only such folders are ever
+/* *out: whether `path` is a checkpoint of this program in which every file has the size that the manifest says. Only such folders are ever
  * removed. */
 NODISCARD Status checkpoint_is_ours(const char *path, bool *out);
 NODISCARD Status checkpoint_read_state(const char *path, TrainState *out);
@@ -80,7 +80,7 @@ NODISCARD Status checkpoint_load_tuning(const char *path, Device *device);
 NODISCARD Status checkpoint_newest(const char *output_dir, char *out_path, size_t path_bytes);
 
 /* Call it if there is no valid checkpoint: ERR_CHECKPOINT if output_dir holds damaged checkpoints of ours. The message says how to start
- * anew, and which of them has a whole model. */
+ * anew, and which damaged checkpoint has a whole model. */
 NODISCARD Status checkpoint_refuse_damaged(const char *output_dir);
 
 /* Loads weights and optimizer state into the session. *out_has_scales: the scales of all values kept as codes (Plan.scaled) were loaded
@@ -94,8 +94,8 @@ NODISCARD Status checkpoint_leave_branch(const char *output_dir, int64_t step);
 /* A save that was killed while replacing a checkpoint may have left the old checkpoint under a hidden name: this renames it back. Call it
  * before looking for checkpoints, holding the lock of output_dir. */
 NODISCARD Status checkpoint_restore(const char *output_dir);
-/* If the checkpoint `path` is missing but its old one is hidden in the folder above it, calls checkpoint_restore for that folder.
- * ERR_INVALID while a run writes the folder. */
+/* If the checkpoint `path` is missing, but the old checkpoint of that name is hidden in the folder above, calls checkpoint_restore for that
+ * folder. ERR_INVALID while a run writes the folder. */
 NODISCARD Status checkpoint_restore_named(const char *path);
 /* Removes the files that an interrupted or failed save left behind. */
 NODISCARD Status checkpoint_clean(const char *output_dir);

@@ -24,8 +24,8 @@ int64_t checkpoint_bytes(const Plan *plan, bool adapters)
     return checkpoint_model_bytes(plan, adapters) + (1 << 16) + checkpoint_states_bytes(plan);
 }
 
-/* Replaces `all-linear` by the names of the layers, since some readers of adapters don't know the word. If layers were left out, these are
- * full paths: a layer that was left out may share its name with an adapted one. */
+/* Replaces `all-linear` by the names of the layers, since some readers of adapters don't know the word. If layers were left out, the names
+ * are full paths: a layer that was left out may share its name with an adapted one. */
 static void expand_targets(Arena *arena, const Plan *plan, LoraOptions *lora)
 {
     bool has_all = false;

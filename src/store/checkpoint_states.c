@@ -1,8 +1,8 @@
 /* optimizer.safetensors: a tensor for each state of each trained parameter, in the parameter's own shape. In the session states may be
  * packed, fused or in another order; the file doesn't depend on that.
  *
- * A tensor's name is the parameter's name and the state's: model.norm.weight.m. The parameter's name is that of its tensor in the model's
- * or adapter's file beside it. A parameter that is several tensors there, or part of one, has its IR name. */
+ * A tensor's name is the parameter's name and the state's: model.norm.weight.m. A parameter is named as its tensor in the model's or
+ * adapter's file beside this file. A parameter that is several tensors there, or part of one, has its IR name. */
 #include "store/checkpoint_internal.h"
 
 #include "base/hash.h"
@@ -378,7 +378,8 @@ static Status write_scales(StateLoader *l, const StTensor *tensor)
     return OK;
 }
 
-/* Loads the scales and the amax history they are made from: all of them, or none if they are of other tensors than this plan's. */
+/* Loads the scales and the amax history they are made from: all of them, or none if the file's scales are of other tensors than this
+ * plan's. */
 static Status load_scales(StateLoader *l)
 {
     const StTensor *stored[NUM_WHOLE];

@@ -9,8 +9,8 @@
  * such a run is run.json or a whole checkpoint of ours. Absent and empty folders pass. */
 NODISCARD Status output_dir_check(const char *dir);
 
-/* ERR_INVALID if the folder `source` is output_dir itself, or inside it at a name that a run writes or removes. whose: what `source` is,
- * for the message ("model"). */
+/* ERR_INVALID if the folder `source` is output_dir itself, or is below a name in output_dir that a run writes or removes. whose: what
+ * `source` is, for the message ("model"). */
 NODISCARD Status output_dir_check_source(const char *dir, const char *source, const char *whose);
 
 /* Bytes of the files that output_dir_clear removes. */

@@ -23,7 +23,7 @@ static size_t line_length(const char *text)
     return len + (text[len] == '\n');
 }
 
-/* Whether the key of a run file's line has the effect `least`, or one after it in OptionEffect. */
+/* Whether the key of a run file's line has the effect `least`, or an effect that comes later in OptionEffect. */
 static bool has_effect(const char *line, size_t len, OptionEffect least)
 {
     char   name[64];

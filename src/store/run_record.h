@@ -8,7 +8,7 @@
 typedef struct RunRecord {
     StrBuf   settings;  /* the lines of the resolved run file that decide the result */
     uint64_t hash;      /* hash of `settings` and of the model's config.json */
-    uint64_t said_hash; /* like `hash`, without lines that have their default, so that a new key doesn't change it */
+    uint64_t said_hash; /* like `hash`, without lines whose key has its default, so that a new key doesn't change it */
     /* Hashes of everything else that decides the result; 0: not known, or nothing to hash. */
     uint64_t base;       /* hash of the files of the base model's weights */
     uint64_t base_stamp; /* file_stamp of these files: while it is unchanged, so is `base` */

@@ -280,7 +280,7 @@ static bool line_holds(const CacheLine *line, __m256i word)
     return _mm256_movemask_epi8(equal) == -1;
 }
 
-/* Inserts a line as the first of its set; the first becomes the second, and the second is dropped. */
+/* Inserts a line as the first of its set. The previous first line becomes the second; the previous second line is dropped. */
 static CacheLine *line_insert(CacheLine *cache, uint64_t mask, __m256i word)
 {
     CacheLine *set = &cache[(hash_line(word) & mask) * 2];
@@ -351,7 +351,7 @@ static void encode_stretch(const Bpe *bpe, BpeScratch *s, const char *text, size
 }
 
 /* Whether a word can begin at text[at] (at > start). Only finds words that begin with U+2581, or with an ASCII character after another
- * one. */
+ * ASCII character. */
 static bool cuts_before(const Bpe *bpe, const char *text, size_t at, size_t len)
 {
     uint8_t before = (uint8_t)text[at - 1], here = (uint8_t)text[at];

@@ -265,7 +265,8 @@ static void joint_add(Bpe *bpe, uint64_t joint)
     bpe->joints[at & bpe->joint_mask] = joint;
 }
 
-/* Calls joint_add for all neighbouring characters in all merged tokens; if bpe->joints is NULL, it only counts them. */
+/* Walks the pairs of neighbouring characters in merged tokens: marks them in the ASCII tables, and calls joint_add unless bpe->joints is
+ * NULL. Returns the number of pairs. */
 static uint64_t joints_walk(Bpe *bpe)
 {
     uint64_t count = 0;

@@ -374,8 +374,8 @@ static Status step_split(const Step *step, const CharTable *table, PreScratch *s
     return OK;
 }
 
-/* Appends the rewritten `piece` to `out`; step_rewrite below does so for all pieces and returns the new text. `first`: the piece begins the
- * input. */
+/* Appends the rewritten `piece` to `out`; step_rewrite below calls it for all pieces and returns the new text. `first`: the piece begins
+ * the input. */
 typedef void (*Rewrite)(const Step *step, StrBuf *out, Str piece, bool first);
 
 static Str step_rewrite(const Step *step, PreScratch *scratch, Str text, bool at_start, Rewrite rewrite)

@@ -87,8 +87,8 @@ static bool has_row(const Property *property, const char *row, bool is_script)
     return (strlen(property->name) == len && strncasecmp(property->name, row, len) == 0) || strcasecmp(property->name, short_name + 1) == 0;
 }
 
-/* Appends the members of a property, to be written inside []: PCRE2's, and ranges that newer Unicode versions added. Returns the number of
- * those ranges. */
+/* Appends the members of a property, to be written inside []: the members that PCRE2 knows, and ranges that newer Unicode versions added.
+ * Returns the number of those ranges. */
 static int put_property(StrBuf *out, const Property *property)
 {
     static const struct {

@@ -46,7 +46,7 @@ static inline uint8_t class_at(const Cursor *c, size_t at, size_t *out_size)
     return char_flags(c->table, utf8_decode(c->text + at, out_size));
 }
 
-/* End of the run of characters from `at` on that have any class in `any`; if any is 0: that have no class in `none`. */
+/* End of the run of characters from `at` on that have a class in `any` or, if any is 0, that have no class in `none`. */
 static inline size_t run_end(const Cursor *c, size_t at, uint8_t any, uint8_t none)
 {
     size_t size;

@@ -258,7 +258,7 @@ static void trie_remove(AddedTrie *trie, Str text, const IdInfo *ids)
     *trie = rest;
 }
 
-/* The id of a token: the one it has already, else the next unused one. */
+/* The id of a token: the id that it has already, else the next unused id. */
 static int32_t settle_id(Tokenizer *t, Str text)
 {
     bool              normalized;

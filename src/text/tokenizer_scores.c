@@ -1,4 +1,4 @@
-/* Merges in terms of SentencePiece, which joins any two neighbours that form a token, those with the highest score first. The merges are
+/* Merges in terms of SentencePiece. It joins any two neighbours that form a token, the pair with the highest score first. The merges are
  * equivalent to scores if two conditions hold. The merges of each token have consecutive ranks, and every split of a merged token into two
  * tokens is a merge. */
 #include "text/tokenizer_internal.h"

@@ -21,7 +21,7 @@ Value test_type(Render *r, const Call *c)
     return value_bool(value_is(v, c->mode));
 }
 
-/* Test divisibleby. even and odd divide by 2; `mode`: the expected remainder. */
+/* Tests divisibleby, even and odd; even and odd divide by 2. `mode`: the expected remainder. */
 Value test_remainder(Render *r, const Call *c)
 {
     return value_bool(value_equal(r, value_binary(r, T_MOD, c->self, value_or(c->argv[0], value_int(2))), value_int(c->mode)));
@@ -33,7 +33,7 @@ Value test_compare(Render *r, const Call *c)
     return value_bool(value_is_ordered(r, (TokenKind)c->mode, c->self, c->argv[0]));
 }
 
-/* Whether both are the same object. Values without identity, such as numbers and texts, are compared by value. */
+/* Test sameas: whether both values are the same object. Values without identity, such as numbers and texts, are compared by value. */
 Value test_sameas(Render *r, const Call *c)
 {
     Value a = c->self, b = c->argv[0];

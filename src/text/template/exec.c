@@ -115,7 +115,7 @@ static void write_text(Render *r, Value value)
     emit(r, value);
 }
 
-/* set and filter blocks: captures the body and applies the filters, which see names that the body sets. */
+/* Executes set and filter blocks: captures the body and applies the filters, which see names that the body sets. */
 static void exec_capture(Render *r, const Node *node)
 {
     size_t start = r->out.len;

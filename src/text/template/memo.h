@@ -21,7 +21,7 @@ typedef struct TemplateParts {
     const struct Path *path; /* owned by the memo; NULL: the parts don't come from a memo */
 } TemplateParts;
 
-/* Sets the conversation for the following calls of template_memo_render; it must outlive them. False: it can't be cached. */
+/* Sets the conversation for the following calls of template_memo_render; `messages` must outlive these calls. False: it can't be cached. */
 bool template_memo_start(TemplateMemo *memo, const JsonValue *messages);
 /* The turns of a text that came from the memo, allocated in the arena. */
 TemplateTurn *template_memo_turns(const TemplateParts *parts, Arena *arena, size_t *out_count);

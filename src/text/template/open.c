@@ -101,7 +101,7 @@ bool open_truth(Render *r, Value v)
     return !ask(r, GUARD_EMPTY, v, (Str){0});
 }
 
-/* Whether a and b, at least one of them an open text, are equal; values of other types never equal an open text. */
+/* Whether a and b are equal; at least one of them is an open text. If both are, the trace stops. Only a text can equal an open text. */
 bool open_equal(Render *r, Value a, Value b)
 {
     Value open = a.type == V_OPEN ? a : b, other = a.type == V_OPEN ? b : a;

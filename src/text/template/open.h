@@ -9,7 +9,7 @@
 /* A part of an open text: a literal text of the template, or a text of the conversation (is_open). */
 typedef struct OpenPart {
     bool     is_open;
-    bool     left, right;     /* is_open: sides to strip of the characters in `text`; text.data NULL: of white space */
+    bool     left, right;     /* is_open: sides that are stripped of the characters in `text` (text.data NULL: of white space) */
     uint32_t message, member; /* is_open: which text of the conversation */
     Str      text;
 } OpenPart;

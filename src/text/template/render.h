@@ -101,7 +101,7 @@ struct LazyList {
     Value       source;
     Args        args;
     uint32_t    mode;
-    bool (*next)(Render *r, LazyList *list, Value *out); /* returns false at the end; NULL: items are those of `it` */
+    bool (*next)(Render *r, LazyList *list, Value *out); /* returns false at the end; NULL: the items are those that `it` gives */
     bool           is_ready;                             /* the first item was read, so `it` is set */
     Iterator       it;                                   /* the remaining items of the source */
     struct Getter *getter;

@@ -1,4 +1,4 @@
-/* Converts values to text: Python's str() and repr(), and json.dumps. All append to r->out. */
+/* Converts values to text: Python's str() and repr(), and json.dumps. The text is built at the end of r->out. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 #include "text/template/text.h"

@@ -71,8 +71,8 @@ static int folded(uint32_t cp, utf8proc_int32_t out[MOST_FOLDED])
 }
 
 /* Appends the upper case of a character. If its case folding has several characters, these are mapped to upper case (as in Unicode's
- * SpecialCasing.txt). In titles only the first of these characters is, and an iota that was below its letter becomes U+0345, which stays
- * below. */
+ * SpecialCasing.txt). In titles only the first of these characters is mapped, and an iota that was below its letter becomes U+0345, which
+ * stays below. */
 static void put_upper(StrBuf *out, uint32_t cp, bool title)
 {
     enum { APOSTROPHE_N = 0x149, SHARP_S = 0xDF, IOTA = 0x3B9, IOTA_BELOW = 0x345, GREEK_EXTENDED = 0x1F00 };
