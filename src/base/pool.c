@@ -23,7 +23,7 @@
 
 enum {
     SPINS = 1000,               /* spins before a wait yields: 10 to 50 us, longer than the serial code between two jobs of a step */
-    YIELD_NS = 5 * 1000 * 1000, /* then a worker yields its core repeatedly for this long before it sleeps; few waits are longer */
+    YIELD_NS = 5 * 1000 * 1000, /* after its spins a worker yields its core repeatedly for this long, then sleeps; few waits are longer */
 };
 
 typedef struct Worker {

@@ -64,7 +64,7 @@ static const struct {
 } flags[] = {{"train", false}, {"training", false}, {"weight", false}, {"loss", false}, {"loss_weight", false}, {"masked", true}};
 enum { NUM_FLAGS = sizeof flags / sizeof flags[0] };
 
-/* true, 1: 1; false, 0: 0; anything else: -1. */
+/* Returns 1 for true and 1, 0 for false and 0, else -1. */
 static int8_t yes_or_no(const JsonValue *value)
 {
     double number = value->type == JSON_BOOL     ? value->boolean

@@ -113,7 +113,7 @@ static EpochStart start_of(Rows *rows, int64_t place)
     while (list->len == 0 || list->data[list->len - 1].first + list->data[list->len - 1].count <= place)
         if (!add_epoch(rows)) break;
     int64_t low = 0, high = list->len;
-    while (high - low > 1) { /* the last epoch that begins at or before `place` */
+    while (high - low > 1) { /* finds the last epoch that begins at or before `place` */
         int64_t middle = low + (high - low) / 2;
         if (list->data[middle].first <= place)
             low = middle;

@@ -221,7 +221,7 @@ static RowWalk walk_begin(Rows *rows, const RowPlace *place, const Drawn **out_d
     }
     if (rows->options.mode == LOADER_PACKED) return walk_packed(source, &source->packing, place->row);
     int64_t begin = place->row * rows->options.seq_len, low = 0, high = source->spans.len;
-    while (high - low > 1) { /* the last span whose offset is <= begin */
+    while (high - low > 1) { /* finds the last span whose offset is <= begin */
         int64_t middle = low + (high - low) / 2;
         if (source->offset[middle] <= begin)
             low = middle;

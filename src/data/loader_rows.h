@@ -11,7 +11,7 @@ typedef struct Span {
     int64_t begin; /* index of its first token in its shard */
     int64_t count;
     int32_t shard;
-    int32_t id;   /* identity: Feeds.doc_id; not used by LOADER_STREAM */
+    int32_t id;   /* the span's id in Feeds.doc_id; not used by LOADER_STREAM */
     bool    more; /* the token after the span is the label of its last token */
 } Span;
 

@@ -51,7 +51,7 @@ typedef struct MaskEncoder {
     Str               text;                             /* the text that was encoded last */
     int64_t           num_trained;                      /* trained ids, except the first, which is no label */
     int               turns_without_stop;               /* trained turns whose last token is neither special nor EOS */
-    int               turns_without_calls, turns_empty; /* see TurnSpan */
+    int               turns_without_calls, turns_empty; /* trained turns with TurnSpan.lacks_calls, with TurnSpan.is_empty */
     int               messages_unprinted;               /* messages whose content the template doesn't print */
     TokenAnchor      *anchors;                          /* internal: anchors of the last conversation */
     size_t            num_anchors, anchor_capacity;

@@ -34,7 +34,7 @@ static void bits_clear(BitTree *tree, int64_t at)
     }
 }
 
-/* Least set bit >= at, or -1. `count` bits in all. */
+/* The first set bit at or after `at`, or -1. The tree has `count` bits. */
 static int64_t bits_next(const BitTree *tree, int64_t at, int64_t count)
 {
     int64_t size = count;

@@ -32,7 +32,7 @@ struct ParquetNode {
     ParquetMeaning    meaning;
     int32_t           type;       /* ParquetType of a leaf */
     int32_t           type_bytes; /* PQ_FIXED: bytes of a value */
-    int32_t           scale;      /* PQ_DECIMAL */
+    int32_t           scale;      /* PQ_DECIMAL: digits after the decimal point */
     int32_t           unit;       /* PQ_TIMESTAMP and PQ_TIME: decimal digits of a second: 3, 6, 9 */
     ParquetNode     **children;
     int32_t           num_children;         /* 0: a leaf */

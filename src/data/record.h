@@ -16,7 +16,7 @@ enum { TEXT_PART_BYTES = 16 << 20 };
 typedef struct RecordFile {
     const char      *path;
     const JsonValue *header;    /* RECORD_CSV: array of the column names */
-    char             delimiter; /* RECORD_CSV */
+    char             delimiter; /* RECORD_CSV: the byte between fields */
     bool             is_rows;   /* positions count rows of the file, not lines */
 } RecordFile;
 

@@ -50,7 +50,7 @@ typedef struct Pipeline {
     int             num_threads;
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    Unit           *units; /* ring */
+    Unit           *units; /* ring of num_units units */
     int             num_units;
     int64_t         filled, taken, written; /* units so far; `lock` guards all but `written` */
     bool            stop;

@@ -22,7 +22,7 @@ typedef struct TrainState {
     int64_t  applied;                     /* steps that updated weights; bias correction counts these */
     int64_t  skipped;                     /* steps that weren't finite: no update */
     int64_t  bad_in_row;                  /* how many of the latest steps in a row were skipped */
-    int64_t  total_tokens, total_trained; /* docs/metrics.md */
+    int64_t  total_tokens, total_trained; /* as docs/metrics.md defines them */
     int64_t  metrics_bytes;               /* length of metrics.jsonl in bytes */
     uint64_t metrics_hash;                /* hash of that part of metrics.jsonl; 0: not known, as in older checkpoints */
     bool     eval_pending;                /* the run was interrupted before the evaluation of this step */

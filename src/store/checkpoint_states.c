@@ -89,7 +89,7 @@ static size_t list_items(Arena *arena, const Plan *plan, Item **out)
 
 int64_t checkpoint_states_bytes(const Plan *plan)
 {
-    enum { HEADER_BYTES = 256 }; /* per tensor: its header entry and its checksum */
+    enum { HEADER_BYTES = 256 }; /* bytes for the header entry and the checksum of a tensor */
     SCOPED_ARENA(arena);
     Item   *items;
     int64_t bytes = 0;

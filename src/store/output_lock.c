@@ -55,7 +55,7 @@ Status output_lock_take(const char *dir, int *lock)
         }
         if (is_current(path, fd)) {
             int len = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-            if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)len, 0) != len) status_clear(); /* a full disk: no id */
+            if (ftruncate(fd, 0) != 0 || pwrite(fd, text, (size_t)len, 0) != len) status_clear(); /* on a full disk the file has no id */
             *lock = fd;
             return OK;
         }

@@ -88,7 +88,7 @@ bool        tokenizer_is_added(const Tokenizer *tokenizer, int32_t id); /* wheth
 int32_t     tokenizer_bos_id(const Tokenizer *tokenizer);               /* -1: none */
 int32_t     tokenizer_eos_id(const Tokenizer *tokenizer);               /* -1: none */
 int32_t     tokenizer_pad_id(const Tokenizer *tokenizer);               /* -1: none */
-bool        tokenizer_adds_bos(const Tokenizer *tokenizer);             /* add_special begins with BOS */
+bool        tokenizer_adds_bos(const Tokenizer *tokenizer);             /* whether add_special puts BOS at the start */
 uint64_t    tokenizer_hash(const Tokenizer *tokenizer); /* hash of tokenizer.json and of the tokens added from other files; for caches */
 
 /* Token scores (by id) for programs that merge as SentencePiece does: they join the two neighbours whose joined token has the highest

@@ -12,7 +12,7 @@ Value test_truth(Render *r, const Call *c)
     return value_bool(c->self.type == V_BOOL && value_truth(r, c->self) == c->mode);
 }
 
-/* Tests of the type; `mode`: a set of types. */
+/* Tests of a value's type; `mode`: a set of types. */
 Value test_type(Render *r, const Call *c)
 {
     Value v = c->self;

@@ -85,7 +85,7 @@ static char *put_text(char *at, Str text)
 
 static bool put_member(TemplateMemo *memo, const JsonMember *member)
 {
-    enum { MOST_REST = 32 }; /* most bytes besides the texts */
+    enum { MOST_REST = 32 }; /* most bytes that a member takes besides its texts */
     const JsonValue *value = &member->value;
     bool             is_role = value->type == JSON_STRING && str_equal(member->key, "role");
     strbuf_reserve(&memo->key, member->key.len + (is_role ? value->string.len : 0) + MOST_REST);

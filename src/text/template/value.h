@@ -29,7 +29,7 @@ typedef enum ValueType {
     V_OPEN      /* a text that a trace may not read: open.h */
 } ValueType;
 
-/* Sets of types. */
+/* Sets of value types, as bits. */
 enum {
     TYPE_BOOL = 1 << V_BOOL,
     TYPE_STRING = 1 << V_STRING,
@@ -179,7 +179,7 @@ static inline Value value_hint(const char *text)
     return value_undefined(UNDEF_HINT, (Value){0}, str_of(text));
 }
 
-/* Number of bytes of a name that messages show. */
+/* How many of a name's `len` bytes messages show. */
 static inline int shown(size_t len)
 {
     return len < 255 ? (int)len : 255;
