@@ -58,7 +58,7 @@ typedef struct RowFormat {
     const char *completion_field;           /* field with the messages that answer the prompt, which messages_field holds; NULL: none */
     char        description[256];           /* for people: "conversation (ShareGPT: conversations/from/value)" */
     FieldSet   *unused;                     /* set that gets the names of fields that format_row doesn't use; NULL: they aren't noted */
-    bool        nulls_are_left_out;         /* a row of Parquet: fields of structs that were null are absent */
+    bool        nulls_are_left_out;         /* rows are of a Parquet file: fields of structs that were null are absent */
 } RowFormat;
 
 /* Detects the layout from the options and the fields of the first row. ERR_INVALID lists the fields it found. */

@@ -16,7 +16,7 @@ NODISCARD Status      mask_rules_create(const Tokenizer *tokenizer, const Templa
 void                  mask_rules_destroy(MaskRules *rules);      /* NULL is fine */
 const TemplateTraits *mask_rules_traits(const MaskRules *rules); /* NULL: no template */
 
-/* For tests: turns are never found by a template's loops, but by prefixes, which work for every template. */
+/* For tests: turns are found by prefixes or by change, never by a template's loops. */
 void mask_rules_forbid_shortcuts(MaskRules *rules);
 /* For tests: the template itself renders every row, without the memo. Call it before mask_encoder_init. */
 void mask_rules_forbid_memo(MaskRules *rules);

@@ -137,7 +137,8 @@ static size_t open_len(Str header, Str prompt)
     return str_starts(bare, want) ? header.len - bare.len + want.len : header.len;
 }
 
-/* `at`, or the start of the tag that `at` is inside of: two texts with <|im_start|>, <|im_end|> count as different from the tag's start. */
+/* `at`, or the start of the tag that `at` is inside of. So texts that differ inside a tag (<|im_start|>, <|im_end|>) differ from its start
+ * on. */
 static size_t before_tag(Str text, size_t at, size_t least)
 {
     size_t open = at;

@@ -164,7 +164,7 @@ Status keep_split(PathList *list, const char *dir, const char *split, StrBuf *no
     bool        is_told = find_evidence(list, dir, split, &word, &evidence), is_train = row_of(split) == TRAIN;
     FAIL_IF(!is_told && other && !is_train, ERR_NOT_FOUND, "%s: no file of split \"%s\": none has the word in its name or its folder's",
             dir, split);
-    if (is_train && evidence != NAME_BEGINS) is_told &= other && !has_untold_text(list, dir); /* the split may be train only by default */
+    if (is_train && evidence != NAME_BEGINS) is_told &= other && !has_untold_text(list, dir); /* "train" may be only the default */
     if (!is_told && !other && !is_train)
         note_no_split(notes, dir, split, "no file of the folder tells one by its name; the rows of all are taken");
     if (!is_told && other && notes)

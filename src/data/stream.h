@@ -24,7 +24,7 @@ typedef struct Stream {
     StreamSource *source;
 } Stream;
 
-/* Opens a file: ERR_NOT_FOUND, ERR_IO. A UTF-8 byte order mark is skipped; a UTF-16 or UTF-32 one is ERR_UNSUPPORTED. */
+/* Opens a file; fails with ERR_NOT_FOUND or ERR_IO. A UTF-8 byte order mark is skipped; a UTF-16 or UTF-32 one is ERR_UNSUPPORTED. */
 NODISCARD Status stream_open(const char *path, Stream *out_stream);
 /* Like stream_open, for a file in memory, borrowed until stream_close; `name` is the path in errors. */
 NODISCARD Status stream_open_bytes(const char *name, Str bytes, Stream *out_stream);

@@ -30,11 +30,11 @@ void run_record_deinit(RunRecord *record);
 
 /* Appends the lines of a run file that all its ranks must share: all except a rank's place and its host's own settings. */
 void run_record_shared(const Config *config, StrBuf *out);
-/* Appends the first line in which two settings differ, for a message. */
+/* Appends the first line in which the settings `before` and `now` differ, for a message. */
 void run_record_difference(const char *before, const char *now, StrBuf *out);
 
 /* Sets out->base: copied from `before` if the files haven't been touched since, else computed by reading all of them on `threads` threads
- * (0: one per core). While reading, a value that isn't finite is an error, before the data is tokenized. */
+ * (0: one per core). A value that isn't finite is an error, so it is found before the data is tokenized. */
 NODISCARD Status run_record_base(HfModel *model, const RunRecord *before, int threads, RunRecord *out);
 
 /* Sets out->adapter from the files of the adapter in `dir`. */

@@ -157,7 +157,7 @@ Value filter_reverse(Render *r, const Call *c)
 
 /* ---- sorting ---- */
 
-/* Insertion sort with binary search: stable as Python's sort, and the comparison may fail. */
+/* Insertion sort with binary search: it is stable, like Python's sort, and a comparison may fail at any time. */
 void sort_values(Render *r, Value *items, Value *keys, uint32_t count, bool reverse)
 {
     for (uint32_t i = 1; i < count; i++) {

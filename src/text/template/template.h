@@ -22,8 +22,8 @@ NODISCARD Status template_load(const char *dir, const char *which, bool has_tool
 /* The template that template_load also loaded for inputs with tools; NULL: none. Owned by `tmpl`. */
 const Template *template_with_tools(const Template *tmpl);
 
-/* For a template that isn't from this folder: bos_token, eos_token, ... of the folder become its variables. Call it before the first
- * render. */
+/* For a template that isn't from the folder `dir`: bos_token, eos_token, ... of that folder become the template's variables. Call it before
+ * the first render. */
 NODISCARD Status template_use_folder(Template *tmpl, const char *dir);
 
 /* Sets the time (Unix, in seconds) that strftime_now uses if an input gives none. */
