@@ -2,7 +2,7 @@
  * process's group and its ancestors counts (Linux, admin-guide/cgroup-v2 and cgroup-v1).
  *
  * `root`: where the groups are mounted; NULL: /sys/fs/cgroup. `groups`: the file that names the process's groups; NULL: /proc/self/cgroup.
- * In a container that file may name a folder that isn't visible there: then `root` itself is the container's group. */
+ * In a container the file `groups` may name a folder that isn't visible there: then `root` itself is the container's group. */
 #pragma once
 
 #include <stdint.h>

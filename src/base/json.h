@@ -47,7 +47,7 @@ NODISCARD Status json_parse(Arena *arena, const char *name, const char *text, si
  * it. */
 NODISCARD Status json_parse_row(Arena *arena, const char *name, const char *text, size_t len, JsonValue *out);
 
-/* Converts a byte offset to line and column (in bytes), both from 1. */
+/* Converts a byte offset to a line and a column, which count from 1; the column counts bytes. */
 void json_position(const char *text, size_t len, size_t offset, int *line, int *column);
 
 /* The member with this key; NULL if there is none or `object` isn't an object. Linear search: for objects of few members. */

@@ -8,7 +8,7 @@ void log_info(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* prints a line */
 void log_warn(const char *fmt, ...) PRINTF_LIKE(1, 2);  /* prints "warning: " and a line */
 void log_error(const char *fmt, ...) PRINTF_LIKE(1, 2); /* prints "error: " and a line */
 
-/* Prints a line and appends it to `notes`, after "warning: " if is_warning. NULL: only prints. */
+/* Prints a line and appends it to `notes`, after "warning: " if is_warning. notes NULL: only prints. */
 void log_note(StrBuf *notes, bool is_warning, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* Calls log_note for each line of `lines`; a line that begins with "warning: " is a warning. */
 void log_lines(StrBuf *notes, const char *lines);

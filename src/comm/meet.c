@@ -284,7 +284,7 @@ static Status host_meeting(const CommMeeting *meeting, MeetSockets *out)
     Host host = {.meeting = meeting, .sockets = out};
     int  listener = meeting->listener;
     bool is_raised = raise_limit(CHANNEL_COUNT * (rlim_t)meeting->world_size + SPARE_FILES);
-    (void)is_raised; /* if the limit stays too low, accepting a connection too many fails with a message */
+    (void)is_raised; /* if the limit stays too low, accepting one connection too many fails with a message */
     if (listener <= 0) TRY(listen_at(meeting, &listener));
     host.guests = calloc_or_end(MOST_GUESTS, sizeof *host.guests);
     serve(&host, listener);

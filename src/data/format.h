@@ -9,7 +9,7 @@ typedef enum DatasetType { DATASET_AUTO, DATASET_TEXT, DATASET_INSTRUCTION, DATA
 typedef enum TrainOn { TRAIN_ON_ASSISTANT, TRAIN_ON_LAST_TURN, TRAIN_ON_ALL } TrainOn;
 typedef enum SystemPromptType { SYSTEM_PROMPT_DEFAULT, SYSTEM_PROMPT_NONE, SYSTEM_PROMPT_FIXED, SYSTEM_PROMPT_FIELD } SystemPromptType;
 
-/* An input of a program's own (OwnInput), and the field of rows that holds its numbers. */
+/* An input that a program defines itself (OwnInput), and the field of rows that holds its numbers. */
 typedef struct DatasetInput {
     const char *name, *column;
 } DatasetInput;

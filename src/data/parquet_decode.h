@@ -1,4 +1,4 @@
-/* Parquet's value encodings as iterators over one page's bytes: constant memory whatever a page claims to hold, every read
+/* Parquet's value encodings as iterators over the bytes of one page. Memory is constant whatever a page claims to hold; every read is
  * checked against the page's end. */
 #pragma once
 

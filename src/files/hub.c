@@ -99,7 +99,7 @@ static bool is_commit(const char *text)
     return strlen(text) == 40 && strspn(text, "0123456789abcdef") == 40;
 }
 
-/* *out: the commit of the revision, if the cache has its snapshot; NULL: it hasn't. */
+/* *out: the commit of the revision if the cache has its snapshot, else NULL. */
 static Status cached_commit(const HubRepo *repo, const char **out)
 {
     const char *commit = repo->revision;

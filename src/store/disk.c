@@ -1,4 +1,5 @@
-/* See disk.h. During a save there is one checkpoint more than are kept. At the end the model is written beside the kept checkpoints. */
+/* See disk.h. During a save there is one checkpoint more than the number that is kept. At the end the model is written beside the kept
+ * checkpoints. */
 #include "store/disk.h"
 
 #include "files/file.h"

@@ -144,8 +144,8 @@ static size_t nfc_next_open(const CharTable *table, Str text, size_t at)
     return text.len;
 }
 
-/* Each stretch that is normalized starts one character before an open one and ends before the next character that isn't open. No characters
- * join across either end. */
+/* Each stretch that is normalized starts one character before an open character, and ends before the next character that isn't open. No
+ * characters join across either end. */
 static Status step_nfc(const CharTable *table, const Step *step, StrBuf *out, Str text, bool *out_changed)
 {
     size_t done = 0, size;

@@ -54,8 +54,8 @@ typedef struct TokenAnchor {
     bool   is_added; /* an added token, found before normalization; it may include white space beside it */
 } TokenAnchor;
 /* Returns the anchors in order; the last one is the end of the text and the ids. They are valid until the next encode. True: the bytes of
- * the tokens are exactly the bytes of the text. Then a token's byte offset is its anchor's plus tokenizer_token_bytes of the tokens
- * between. */
+ * the tokens are exactly the bytes of the text. Then a token's byte offset is that of the anchor before it, plus tokenizer_token_bytes of
+ * the tokens between. */
 bool tokenizer_anchors(const Tokenizer *tokenizer, const TokenizerScratch *scratch, const TokenAnchor **out, size_t *out_count);
 
 /* Number of bytes that a token decodes to in any context; -1: the number depends on other tokens, or the id is unknown. The bytes of a

@@ -87,7 +87,7 @@ Value text_take(Render *r, size_t begin);
 void  text_check(Render *r, size_t bytes); /* fails if a text of this size is too long; else counts the work */
 void  text_fits(Render *r);                /* fails if r->out is too long */
 
-/* ---- iter.c: iteration; the source must live as long ---- */
+/* ---- iter.c: iteration; the source must live as long as its iterator ---- */
 
 typedef struct Iterator {
     Value   source;

@@ -53,7 +53,7 @@ enum {
     VALUE_TOO_BIG = 2 /* float: an integer of the data beyond 64 bits; using it as a number or text fails */
 };
 
-/* Why a value is undefined; its `text` is the name (UNDEF_HINT: the message). */
+/* Why a value is undefined. The value's `text` is the undefined name (UNDEF_HINT: the message). */
 typedef enum UndefinedKind { UNDEF_NAME, UNDEF_ATTRIBUTE, UNDEF_ELEMENT, UNDEF_HINT, UNDEF_UNSAFE } UndefinedKind;
 
 typedef struct Value {
