@@ -1,5 +1,5 @@
-/* Rank 0 serves all connections concurrently from one loop, with a time limit for each, so that a silent one doesn't delay the others. A
- * failure is sent to all ranks that have connected, and for LINGER_SECONDS to ranks that connect late. */
+/* Rank 0 serves all connections concurrently from one loop, with a time limit for each connection, so that a silent rank doesn't delay the
+ * others. A failure is sent to all ranks that have connected, and for LINGER_SECONDS to ranks that connect late. */
 #include "comm/meet.h"
 
 #include <arpa/inet.h>

@@ -67,8 +67,8 @@ typedef struct MaskEncoder {
 void mask_encoder_init(MaskEncoder *encoder, const MaskRules *rules);
 void mask_encoder_deinit(MaskEncoder *encoder);
 
-/* Laying out and encoding are two steps, so that a thread can do each for many samples in a row: the code and the tables of
- * both together don't fit a core's caches. */
+/* Laying out and encoding are two steps, so that a thread can do each step for many samples in a row: the code and the tables of both steps
+ * together don't fit a core's caches. */
 void mask_clear(MaskEncoder *encoder); /* forgets all samples that are laid out */
 /* Lays out a sample: its messages, its prompt and answer, or its ids. The sample isn't needed afterwards. ERR_INVALID (the caller adds file
  * and line): the template raised an error, its renderings don't fit together, or ids or labels are wrong. */

@@ -81,7 +81,7 @@ const TemplateTraits *mask_rules_traits(const MaskRules *rules)
 
 /* ---- contents that aren't printed ---- */
 
-/* Bytes that templates print as they are, also when they escape a text or break it into lines. */
+/* Bytes that templates print as they are, even when they escape a text or break it into lines. */
 static bool is_plain(char byte)
 {
     return !strchr("\"\\<>&'\n\r\t", byte); /* NUL isn't plain either: strchr finds it at the end */

@@ -99,7 +99,7 @@ NODISCARD Status turns_render_first(const TurnContext *context, uint32_t count, 
 void             rendering_deinit(Rendering *rendering);
 
 void   turns_add(TurnContext *context, TurnList *turns, TurnSpan span);
-size_t turns_behind_stop(const MaskRules *rules, Str text, size_t at); /* end of the stop that begins at `at`, or `at` without one */
+size_t turns_behind_stop(const MaskRules *rules, Str text, size_t at); /* end of the stop that begins at `at`; `at` if none does */
 size_t turns_stop_len(const MaskRules *rules, Str turn);               /* bytes of the stop that ends the turn; 0: no stop ends it */
 bool   turns_is_result(const TurnContext *context, uint32_t i); /* is message i a tool's result: not the user's, assistant's or system's? */
 Str    turns_text(const JsonValue *message, const char *key);   /* the member `key`, if it is a text; else empty */

@@ -20,7 +20,8 @@ typedef struct ColumnReader {
     int32_t            rep, def;
 } ColumnReader;
 
-/* Starts a chunk; buffers are kept from the chunk before. file[0..) is the mapped file; the chunk's range in it is checked already. */
+/* Starts a chunk; the buffers of the previous chunk are reused. file[0..) is the mapped file; the chunk's range in it is checked
+ * already. */
 void column_begin(ColumnReader *column, const char *path, const ParquetNode *leaf, const ParquetChunk *chunk, const uint8_t *file);
 void column_deinit(ColumnReader *column);
 

@@ -163,7 +163,7 @@ static void read_chunk_meta(ThriftReader *thrift, ParquetChunk *chunk)
             thrift_skip(thrift, field.type);
         }
     }
-    /* Without a dictionary, some writers store dictionary_page 0, others an offset after the data. */
+    /* Without a dictionary, some writers store dictionary_page 0, others store an offset after the data. */
     chunk->begin = dictionary_page > 0 && dictionary_page < data_page ? dictionary_page : data_page;
 }
 

@@ -10,7 +10,7 @@ typedef struct SplitEnd {
     int64_t value;
 } SplitEnd;
 
-/* "train", "train[100:200]", "train[:20%]", "train[-10%:]", as the datasets library writes them. */
+/* A parsed split: "train", "train[100:200]", "train[:20%]", "train[-10%:]", as the datasets library writes them. */
 typedef struct Split {
     char     name[128];
     SplitEnd from, to;

@@ -36,7 +36,7 @@ typedef struct Pipeline {
     int64_t            shard_tokens;
     ShardWriter       *writer; /* NULL between shards */
     DoneShards         done;
-    bool              *is_damaged;     /* by shard: whether it must be made anew; NULL: no shard must be */
+    bool              *is_damaged;     /* by shard: whether it must be made anew; NULL: no shard is damaged */
     int64_t            remake_end;     /* rows read at the end of the damaged shard that is being made anew; 0: none is */
     int64_t            rows_read;      /* records read: every part of a text counts */
     int64_t            documents_read; /* documents read: the parts of a text count once together */

@@ -52,7 +52,7 @@ void file_close_at(int *fd);
 NODISCARD Status file_make_dirs(const char *path);
 
 /* Writes a temporary file `path`.partial, fsyncs it, renames it to `path`, and fsyncs the folder. On any error the old file stays as it
- * was, and the temporary one is removed. A `path` that is a folder, pipe, socket or device is refused. */
+ * was, and the temporary file is removed. A `path` that is a folder, pipe, socket or device is refused. */
 NODISCARD Status file_write_atomic(const char *path, const void *data, size_t size);
 
 /* Like file_write_atomic, but in pieces, through a buffer: append as often as needed, then commit or abort; both free the writer. After a

@@ -24,7 +24,7 @@ typedef struct TrainState {
     int64_t  bad_in_row;                  /* how many of the latest steps in a row were skipped */
     int64_t  total_tokens, total_trained; /* as docs/metrics.md defines them */
     int64_t  metrics_bytes;               /* length of metrics.jsonl in bytes */
-    uint64_t metrics_hash;                /* hash of that part of metrics.jsonl; 0: not known, as in older checkpoints */
+    uint64_t metrics_hash;                /* hash of the first metrics_bytes of metrics.jsonl; 0: not known, as in older checkpoints */
     bool     eval_pending;                /* the run was interrupted before the evaluation of this step */
     BestEval best;
     int64_t  evals_since; /* evaluations since the best one, for early_stopping_patience */
@@ -41,7 +41,7 @@ typedef struct SaveContext {
     const char         *base_model;  /* adapters: base_model_name_or_path */
     const WeightFormat *base_format; /* adapters: how the base was quantised; NULL: it wasn't */
     const HfSideFiles  *side_files;
-    Str                 chat_template; /* used instead of the side files' template; data NULL: use theirs */
+    Str                 chat_template; /* replaces the side files' template, unless data is NULL */
     int32_t             eos, stop;     /* the tokenizer's EOS; the token that ends a turn if it isn't EOS (stop_token.h); -1: none */
     const char         *output_dir;
     int64_t             max_shard_bytes;
@@ -51,7 +51,7 @@ typedef struct SaveContext {
     const char         *trainer_state; /* text of trainer_state.json */
 } SaveContext;
 
-/* Bytes that one checkpoint, and the final model, take on disk. */
+/* checkpoint_bytes: bytes that one checkpoint takes on disk. checkpoint_model_bytes: bytes that the final model takes. */
 int64_t checkpoint_bytes(const Plan *plan, bool adapters);
 int64_t checkpoint_model_bytes(const Plan *plan, bool adapters);
 

@@ -39,7 +39,7 @@ typedef struct Bpe {
     uint64_t *joints; /* left << 32 | right for neighbouring characters in merged tokens; hash table, open addressing; UINT64_MAX: empty */
     uint64_t  joint_mask;
     uint8_t   space_joint[128];      /* [c]: some merged token contains ASCII character c followed by U+2581 */
-    uint8_t   ascii_joint[128][128]; /* [left][right]: 1: these ASCII characters are a joint */
+    uint8_t   ascii_joint[128][128]; /* [left][right]: 1 if the ASCII characters are a joint */
     bool      space_joint_other;     /* some merged token contains a non-ASCII character other than U+2581 before U+2581 */
 } Bpe;
 

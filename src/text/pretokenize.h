@@ -58,8 +58,8 @@ void             pretokenizer_deinit(PreTokenizer *pre);
 
 /* Whether the last step is ByteLevel: then each byte of a word is written as a printable character. */
 bool pretokenizer_ends_in_bytes(const PreTokenizer *pre);
-/* The scanner whose words are exactly the pieces, so that callers can use it instead of pretokenize; NULL if more steps are needed. Only
- * for words as raw bytes. */
+/* The scanner whose words are exactly the pieces, so that callers can use it instead of pretokenize; NULL if more steps are needed. Callers
+ * must encode words from raw bytes. */
 const Scanner *pretokenizer_scanner(const PreTokenizer *pre);
 
 /* Cuts `text` (valid UTF-8, not empty) into scratch->pieces of *out_text, which is `text` or points into the scratch. at_start: `text`

@@ -39,7 +39,7 @@ extern const Builtin template_filters[], template_tests[], template_functions[],
 const Builtin       *builtin_find(const Builtin *table, Str name); /* NULL: not found */
 /* The method `name` of an object; `first`: the first row with that name. NULL: the object has no such method. */
 const Builtin *method_of(const Builtin *first, Value object, Str name);
-void           builtin_check(Render *r, const Builtin *builtin, const char *kind, Str name); /* fails if NULL or `missing` */
+void           builtin_check(Render *r, const Builtin *builtin, const char *kind, Str name); /* fails if builtin is NULL or `missing` */
 Value          builtin_call(Render *r, const Builtin *builtin, Value self, const Args *args);
 
 /* arg_*: convert an argument. `otherwise`: the result if the argument isn't given. `what`: the argument's name in errors. */
