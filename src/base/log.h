@@ -25,5 +25,5 @@ int log_columns(void);
 /* Whether text for file descriptor `fd` may be coloured: it is a terminal, TERM isn't dumb, and NO_COLOR isn't set. */
 bool log_has_colour(int fd);
 
-/* true: drops messages of the calling thread until called with false, because a library doesn't print. */
+/* true: drops messages of the calling thread until called with false. Calls into the library do this, because a library doesn't print. */
 void log_mute(bool muted);

@@ -87,7 +87,8 @@ static bool is_plain(char byte)
     return !strchr("\"\\<>&'\n\r\t", byte); /* NUL isn't plain either: strchr finds it at the end */
 }
 
-/* The piece of a text by which it is searched for: the first run of at least 8 plain bytes, else the longest run; at most 20 bytes. */
+/* The piece of a text that is used to search for it: the first run of at least 8 plain bytes, else the longest run; at most 20 bytes,
+ * without spaces at its ends. */
 Str content_sign(Str text)
 {
     Str best = {0};

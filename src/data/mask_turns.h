@@ -105,7 +105,7 @@ bool   turns_is_result(const TurnContext *context, uint32_t i); /* is message i 
 Str    turns_text(const JsonValue *message, const char *key);   /* the member `key`, if it is a text; else empty */
 bool   turns_is_nothing(const JsonValue *message, const char *key); /* is the member `key` missing, null, blank or an empty list? */
 
-/* A piece of a text that templates always print as it is, by which the text is searched for; empty: the text has none. */
+/* A piece of a text that templates always print as it is, used to search for the text; empty: the text has none. */
 Str content_sign(Str text);
 
 /* Finds message i in the conversation's text: its thinking, content and calls, as rendered. false: it can't be found. */

@@ -86,8 +86,8 @@ const char *st_path_at(const StFile *file, size_t index);
 /* Converts elements [first, first + count) to floats; ERR_UNSUPPORTED unless st_dtype_is_float. */
 NODISCARD Status st_to_f32(const StTensor *tensor, int64_t first, int64_t count, float *dst);
 
-/* ERR_INVALID, with tensor and index, if an element is NaN or infinite, or would be when stored as `as` (F32 or BF16). Tensors whose dtype
- * st_to_f32 can't convert pass. The parts of a made tensor are checked first. */
+/* ERR_INVALID, with tensor and index, if an element is NaN or infinite, or would be when stored as `as` (F32 or BF16). Tensors pass if
+ * st_to_f32 can't convert their dtype. The parts of a made tensor are checked first. */
 NODISCARD Status st_check_range(const StTensor *tensor, DType as);
 
 /* ---- writing ---- */

@@ -17,7 +17,7 @@ typedef struct BpeTrainOptions {
     ThreadPool        *pool;                              /* its workers count words; NULL: the calling thread does */
 } BpeTrainOptions;
 
-/* ERR_INVALID if vocab_size is less than the special tokens and bytes; ERR_UNSUPPORTED if the pattern isn't supported. */
+/* ERR_INVALID if vocab_size is less than the number of special tokens and bytes; ERR_UNSUPPORTED if the pattern isn't supported. */
 NODISCARD Status bpe_trainer_create(const BpeTrainOptions *options, BpeTrainer **out_trainer);
 void             bpe_trainer_destroy(BpeTrainer *trainer);
 

@@ -75,7 +75,8 @@ static size_t suffix_size(const Cursor *c, size_t at, bool any_case)
     return 0;
 }
 
-/* \s+(?!\S)|\s+ on the white space [at, end): without its last character if text follows. */
+/* End of a match of \s+(?!\S)|\s+ on the white space [at, end). If text follows, the last character is left out, unless it is the only
+ * one. */
 static size_t space_end(const Cursor *c, size_t at, size_t end)
 {
     if (end == c->len) return end;
