@@ -3,7 +3,7 @@
 
 #include "base/json.h"
 
-/* A copy of the object in a new member array, with room for `more` members; an empty object if `object` is NULL or no object. */
+/* A copy of the object in a new member array, with room for `more` members; an empty object if `object` is NULL or isn't an object. */
 JsonValue json_copy_object(Arena *arena, const JsonValue *object, uint32_t more);
 
 /* Sets the value of `key`: replaces the old value, or appends a member, for which there must be room. `key` isn't copied. */

@@ -1,6 +1,6 @@
 /* Ranks that are processes, in a star: every rank communicates with rank 0 only. The data channel carries collectives, which rank 0
- * computes in the order of ranks: good enough for control and for the CPU device, but slow. The control channel has its own thread on
- * each side. It sends the rank's pulse twice a second, and receives the message that the group has ended. Then it shuts down the data
+ * computes in the order of ranks: good enough for control and for the CPU device, but slow. The control channel has its own thread on each
+ * side. This thread sends the rank's pulse twice a second, and receives the message that the group has ended. Then it shuts down the data
  * channel, which wakes a thread that waits there. */
 #include "comm/meet.h"
 

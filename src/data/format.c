@@ -233,7 +233,7 @@ static Status check_named(const DatasetOptions *options, const JsonValue *row, D
 
 static const char *const placeholders[4] = {"{system}", "{instruction}", "{input}", "{output}"};
 
-/* Checks placeholders: {a_word} is one, and must be known; other brackets are plain text. */
+/* Checks that every placeholder, {a_word}, is a known one; other brackets are plain text. */
 static Status check_placeholders(const char *key, const char *format)
 {
     for (const char *at = format; at && (at = strchr(at, '{')); at++) {

@@ -34,7 +34,7 @@ static void collect(const Bpe *bpe, Made *made)
     }
 }
 
-/* Counts the splits of a token into two tokens that aren't a merge. */
+/* Counts the ways to split a token into two tokens for which there is no merge. */
 static size_t count_missing(const Bpe *bpe, Str token)
 {
     size_t missing = 0, size;

@@ -235,7 +235,7 @@ Value filter_unique(Render *r, const Call *c)
 
 /* ---- map, select, reject ---- */
 
-/* Prepares the iteration at the first read. False: the source is false, so the arguments aren't checked. */
+/* Prepares the iteration at the first read. False: the source is a false value, so the arguments aren't checked. */
 static bool lazy_begin(Render *r, LazyList *list)
 {
     bool truth = value_truth(r, list->source);
