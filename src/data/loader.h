@@ -78,7 +78,7 @@ const char *loader_unseen(Loader *loader, int64_t steps);
 int64_t     loader_rows_per_step(const Loader *loader); /* B * grad_accum_steps * world_size */
 int64_t     loader_row_len(const Loader *loader);       /* T */
 
-/* The epoch a step starts in, as a fraction: 1.5 is in the middle of the second. */
+/* The epoch that a step starts in, as a fraction: 1.5 is in the middle of the second epoch. */
 double loader_epoch(Loader *loader, int64_t step);
 
 /* Moves to `step`: the next call of loader_next gives its first micro-batch. */

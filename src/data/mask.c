@@ -196,7 +196,7 @@ static const TokenAnchor *anchor_at(const MaskEncoder *encoder, size_t place)
     return &encoder->anchors[low];
 }
 
-/* The border `bytes` bytes into the text of ids[0..count), as counts of these tokens. */
+/* The border `bytes` bytes into the text of ids[0..count), counted in these tokens. */
 static Border border_after(const MaskEncoder *encoder, const int32_t *ids, size_t count, size_t bytes)
 {
     const uint8_t *token_bytes = encoder->rules->token_bytes;

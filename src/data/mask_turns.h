@@ -29,7 +29,7 @@ struct MaskRules {
     MaskRules     *with_tools; /* rules of the template for conversations with tools, with the same token_bytes; NULL: the same template */
 };
 
-/* A trained turn, or a piece of one if the template prints something else inside it. With TurnList.is_all, spans are of the turns that
+/* A trained turn, or a piece of one if the template prints something else inside it. With TurnList.is_all, the spans are the turns that
  * aren't trained. */
 struct TurnSpan {
     size_t   begin_byte, end_byte;

@@ -33,7 +33,7 @@ struct ParquetNode {
     int32_t           type;       /* ParquetType of a leaf */
     int32_t           type_bytes; /* PQ_FIXED: bytes of a value */
     int32_t           scale;      /* PQ_DECIMAL: digits after the decimal point */
-    int32_t           unit;       /* PQ_TIMESTAMP and PQ_TIME: decimal digits of a second: 3, 6, 9 */
+    int32_t           unit;       /* PQ_TIMESTAMP and PQ_TIME: decimals of a second: 3, 6 or 9 */
     ParquetNode     **children;
     int32_t           num_children;         /* 0: a leaf */
     int32_t           leaf;                 /* column of a leaf; of another node: the first column below it */

@@ -29,8 +29,8 @@ void             hub_options_deinit(HubOptions *options);
  * exist. */
 bool hub_is_repo_id(const char *path);
 
-/* The ORG/NAME of a model's snapshot folder in a hub's cache (.../models--ORG--NAME/snapshots/COMMIT), in the arena; NULL: `dir` isn't
- * one. */
+/* The ORG/NAME of a model's snapshot folder in a hub's cache (.../models--ORG--NAME/snapshots/COMMIT), in the arena; NULL: `dir` isn't such
+ * a folder. */
 const char *hub_snapshot_repo(Arena *arena, const char *dir);
 
 /* Globs over file names in the repository, NULL-terminated. Case is ignored, and a * matches / too. The last glob that matches a name
@@ -50,8 +50,8 @@ NODISCARD Status hub_pull(const HubOptions *options, HubKind kind, const char *r
 /* hub_pull with the environment's options. */
 NODISCARD Status hub_resolve(HubKind kind, const char *repo, const char *revision, const char *const *patterns, StrBuf *out_dir);
 
-/* *out: whether a run file's path names a repository, as ORG/NAME or ORG/NAME@REVISION: no file or folder of that name exists. If a folder
- * ORG exists, ORG/NAME means a missing file in it, and only ORG/NAME@REVISION is the repository. */
+/* *out: whether a run file's path names a repository: it is ORG/NAME or ORG/NAME@REVISION, and no file or folder of that name exists. If a
+ * folder ORG exists, ORG/NAME means a missing file in it, and only ORG/NAME@REVISION is the repository. */
 NODISCARD Status hub_is_remote(const char *path, bool *out);
 
 /* The path of a folder in the hub's cache for files derived from `path`. Its name is prefix, hash and the last part of `path`. Only the

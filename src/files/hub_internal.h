@@ -26,7 +26,7 @@ typedef struct HubFile {
     const char *pointer; /* path in the snapshot */
     const char *etag;    /* without quotes; safe as a file name. NULL: the snapshot has the file already */
     int64_t     size;    /* -1: the server doesn't say */
-    const char *served;  /* ETag sent by the server that the bytes come from; "": not known */
+    const char *served;  /* ETag that the server of the bytes sends; "": not known */
 } HubFile;
 
 /* Asks the server for the file's ETag and size. file->etag stays NULL if the snapshot has the file already. */

@@ -37,7 +37,7 @@ typedef struct SaveContext {
     Comm               *comm; /* the ranks that save together; NULL: only one */
     const HfModel      *model;
     const LoraOptions  *lora;        /* if enabled, adapters are saved, under PEFT's names */
-    const LoraPairs    *pairs;       /* adapters: the pairs they began with, if made from the base's weights; NULL: not made from them */
+    const LoraPairs    *pairs;       /* adapters: their initial pairs, if made from the base's weights; else NULL */
     const char         *base_model;  /* adapters: base_model_name_or_path */
     const WeightFormat *base_format; /* adapters: how the base was quantised; NULL: it wasn't */
     const HfSideFiles  *side_files;

@@ -6,7 +6,7 @@
 enum { OUTPUT_LOCK_NONE = -1 };
 
 /* *lock: OUTPUT_LOCK_NONE, or the lock that an earlier call took on this folder; then nothing changes. ERR_INVALID names the process that
- * holds the lock. If the file system has no locks, it only warns. The folder must exist. */
+ * holds the lock. If the file system has no locks, the function only warns. The folder must exist. */
 NODISCARD Status output_lock_take(const char *dir, int *lock);
 
 /* Whether `dir`, as this host sees it, is the folder that process `pid` has locked. The process may be on another host. */

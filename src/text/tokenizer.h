@@ -93,5 +93,5 @@ uint64_t    tokenizer_hash(const Tokenizer *tokenizer); /* hash of tokenizer.jso
 
 /* Token scores (by id) for programs that merge as SentencePiece does: they join the two neighbours whose joined token has the highest
  * score. Tokens made by merges have scores below 0, in the order of the merges; all others have 0. Returns the number of merges that such
- * programs could do and the tokenizer can't, or that they do in another order. 0: they give the same tokens. */
+ * programs could do and the tokenizer can't, or that they do in another order. 0: such programs give the same tokens. */
 size_t tokenizer_scores(const Tokenizer *tokenizer, float *out_scores);

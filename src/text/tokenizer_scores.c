@@ -1,6 +1,6 @@
-/* Merges in terms of SentencePiece. It joins any two neighbours that form a token, the pair with the highest score first. The merges are
- * equivalent to scores if two conditions hold. The merges of each token have consecutive ranks, and every split of a merged token into two
- * tokens is a merge. */
+/* Merges in terms of SentencePiece, a program that joins any two neighbours that form a token, the pair with the highest score first. The
+ * merges are equivalent to scores if two conditions hold. The merges of each token have consecutive ranks, and every split of a merged
+ * token into two tokens is a merge. */
 #include "text/tokenizer_internal.h"
 
 #include "text/tokenizer_unicode.h"

@@ -1,5 +1,5 @@
-/* Executes statements; each writes to r->out. To capture text (macros, set blocks), it is written to the end of r->out and cut off
- * afterwards. */
+/* Executes statements; each writes to r->out. To capture a text (macros, set blocks), the code writes the text at the end of r->out and
+ * cuts it off afterwards. */
 #include "text/template/open.h"
 #include "text/template/render.h"
 

@@ -193,7 +193,7 @@ Value filter_sort(Render *r, const Call *c)
     if (c->argv[2].type == V_STRING && memchr(c->argv[2].text, ',', c->argv[2].len))
         render_fail(r, "sort: more than one attribute is not supported");
     Value *keys = keys_of(r, &list, &getter);
-    /* A pair compares its keys for equality first, so that equal keys needn't be orderable. */
+    /* Keys are wrapped in pairs: pairs are compared for equality first, so that equal keys needn't be orderable. */
     for (uint32_t i = 0; i < list.count; i++) keys[i] = value_pair(r, keys[i], value_none());
     sort_values(r, list.items, keys, list.count, reverse);
     return value_list(r, V_LIST, list);
