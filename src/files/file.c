@@ -23,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* xxhash is compiled in: only one of its functions is used, and inlining it needs no library. */
+/* xxhash is compiled in: only XXH3 is used, and inlining it needs no library. */
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
