@@ -12,7 +12,7 @@
 /* How a key was written in the file. */
 typedef struct Written {
     const char *name;
-    const char *text;    /* the value, converted to our key's; NULL: the value is no scalar */
+    const char *text;    /* text of the value, an alias's value translated to our key's; NULL: the value is no scalar */
     bool        is_weak; /* another tool's `false`, which means our default: a value under another name overrides it */
 } Written;
 
@@ -71,7 +71,7 @@ static const OptionAlias *next_meaning(const OptionAlias *alias)
     return same && alias->value && next->value && strcmp(next->value, alias->value) == 0 ? next : NULL;
 }
 
-/* The alias row that accepts this value, or NULL. *out_expected lists the values that the name accepts; "" when it is no alias. */
+/* The alias row that accepts this value, or NULL. *out_expected lists the values that the name accepts; "" when the name is no alias. */
 static const OptionAlias *find_alias(OptionScope scope, const char *name, const YamlNode *value, StrBuf *out_expected)
 {
     bool given = false, wanted = false;
@@ -89,13 +89,13 @@ static const OptionAlias *find_alias(OptionScope scope, const char *name, const 
     return NULL;
 }
 
-/* Whether the value switches nothing on, here also `auto`. */
+/* Whether the value switches nothing on; for other tools' keys `auto` counts as such a value. */
 static bool is_inert(const YamlNode *value)
 {
     return value_is_inert(value) || (value->type == YAML_SCALAR && strcasecmp(value->text.data, "auto") == 0);
 }
 
-/* The row of peers.def for a name and its value, or NULL. */
+/* The row of peers.def for a name and its value; NULL: there is none. */
 static const PeerKey *find_peer(OptionScope scope, const char *name, const YamlNode *value)
 {
     for (size_t i = 0; i < num_peer_keys; i++) {
@@ -499,13 +499,13 @@ static void check_paths(ConfigReader *reader, const Target *target)
                        arena_printf(reader->arena, "%s%s", target->prefix, options[i].name));
 }
 
-/* Whether a value asks for anything. A value that is off asks for something where the key is on by default. */
+/* Whether the option's value asks for an effect: it is on, or the key is on by default, so that even "off" asks for one. */
 static bool asks(const Target *target, const OptionInfo *option)
 {
     return option_is_on(option, field_of(target, option)) || (option->fallback && strcmp(option->fallback, "true") == 0);
 }
 
-/* One warning for all keys that have no effect for the same reason. A value that switches nothing on is not mentioned. */
+/* One warning for all keys that have no effect for the same reason. Keys whose values ask for no effect aren't mentioned. */
 static void warn_idle(ConfigReader *reader, const Target *target)
 {
     const OptionNeed *unmet[CONFIG_KEY_COUNT] = {0};
@@ -541,7 +541,7 @@ static void check_datasets(ConfigReader *reader, const char *label, const Datase
     }
 }
 
-/* Another tool's strategy key (steps, epoch, no), and our keys for the number of steps and the times per epoch. */
+/* Another tool's strategy key, whose values are steps, epoch and no. Our keys for the number of steps and the times per epoch. */
 typedef struct Strategy {
     const char *name;
     ConfigKey   steps, per_epoch;

@@ -116,7 +116,8 @@ const char *choice_text(Choice choice);
 /* Prints the resolved run file as YAML, which reads back to an equal Config. */
 void config_print(const Config *config, StrBuf *out);
 
-/* Write the tables alone: docs/reference/config.md; a JSON Schema of run files, for editors; one line for every key. */
+/* These write only the table of keys: config_markdown as docs/reference/config.md, config_schema as a JSON Schema of run files for editors,
+ * config_keys as one line for every key. */
 void config_markdown(StrBuf *out);
 void config_schema(StrBuf *out);
 void config_keys(StrBuf *out);

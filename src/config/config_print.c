@@ -59,7 +59,7 @@ static void print_map(StrBuf *out, const StrMap *map)
     strbuf_putc(out, '}');
 }
 
-/* Whether the field needs no line: an absent key reads back to its value. */
+/* Whether the field needs no line: reading a file without the key gives the same value. */
 static bool is_unset(const OptionInfo *option, const void *field)
 {
     switch (option->kind) {

@@ -31,7 +31,7 @@ static void put_words(StrBuf *out, const char *set)
     strbuf_puts(out, "]}");
 }
 
-/* A list of strings, or of the set's words; words NULL: any string. */
+/* Writes the schema of a list. words: the set of words that items may be; NULL: items are any strings. */
 static void put_list(StrBuf *out, const char *words)
 {
     if (!words) {
@@ -118,8 +118,8 @@ static void put_distributed(StrBuf *out)
     strbuf_puts(out, "}}");
 }
 
-/* Writes the property of one alias: its own values; also our key's values if the alias takes them, else the values that switch nothing on.
- * rows: from the alias's first row on. */
+/* Writes the property of one alias. It allows the alias's own values. It also allows our key's values if the alias takes them, else the
+ * values that switch nothing on. rows: from the alias's first row on. */
 static void put_alias(StrBuf *out, const OptionAlias *rows, size_t num_rows)
 {
     bool        takes_key = false;

@@ -155,7 +155,7 @@ bool option_is_on(const OptionInfo *option, const void *field)
     return false;
 }
 
-/* A choice that isn't set equals none of the words. */
+/* A choice that isn't set equals none of the need's words. */
 static bool need_holds(const OptionNeed *need, const void *base)
 {
     const OptionInfo *other = &options[need->other];

@@ -39,7 +39,8 @@ typedef struct OptionInfo {
     const char  *help;
 } OptionInfo;
 
-/* Another name for options[key]. Where its values differ from the key's, `value` stands for `means`; else both are NULL. */
+/* Another name for options[key]. If it has values of its own, its `value` stands for the key's value `means`; else `value` and `means` are
+ * NULL. */
 typedef struct OptionAlias {
     OptionScope scope;
     const char *name, *value;
@@ -48,7 +49,7 @@ typedef struct OptionAlias {
 } OptionAlias;
 
 /* A key has no effect unless options[other] is on (values "on"), is off ("off"), or has one of the values ("word or word"). A row with
- * is_alternative belongs to the need before it: one of them suffices. */
+ * is_alternative belongs to the same need as the row before it; a need is met if one of its rows is. */
 typedef struct OptionNeed {
     ConfigKey   key, other;
     const char *values;
@@ -98,7 +99,7 @@ const char       *option_kind_name(OptionKind kind);                /* for messa
 void option_write_number(StrBuf *out, double value);
 void option_write_range(StrBuf *out, const OptionLimits *limits);
 
-/* Appends "; did you mean lora_rank?" for a name that is no key. False where no key is near: all keys are listed then. */
+/* Appends "; did you mean lora_rank?" for a name that is no key. If no name is near, it appends how to list all keys, and returns false. */
 bool option_suggest(StrBuf *out, OptionScope scope, const char *name);
 
 /* Whether the field is on: true, an integer or size above 0, a float other than 0, a text, a choice, a list with items. */

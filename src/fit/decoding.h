@@ -7,7 +7,7 @@ enum { FIT_MOST_ROWS = 4096 }; /* more rows than this aren't tried */
 
 typedef struct DecodingFit {
     int64_t    rows;                       /* 0: not even one row fits */
-    int64_t    weights, cache, all, limit; /* bytes for `rows` rows, at least for one; limit 0: the device's memory is unknown */
+    int64_t    weights, cache, all, limit; /* bytes for max(rows, 1) rows; limit 0: the device's memory is unknown */
     PlanLatent latent;
 } DecodingFit;
 

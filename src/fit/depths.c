@@ -11,14 +11,15 @@
 
 enum { FEW_LAYERS = 3, RANKS_LAYERS = 4, AHEAD_LAYERS = 5 };
 
-/* On a machine whose rates aren't known, 20 bytes of traffic count as long as 100 operations. */
+/* On a machine whose rates aren't known, 20 bytes of traffic take as long as 100 operations. */
 static double seconds_of_cost(const Program *program)
 {
     return 1e-11 * program->cost.flops + 5e-11 * program->cost.bytes;
 }
 
-/* The least time that a launch takes on its stream. The number of copies and collectives needn't grow by the same amount with each layer:
- * pieces and chunks hold several values, and chunks are padded. The bytes that cross do grow so: only bytes are counted. */
+/* The least time that a launch takes on its stream. The number of copies and collectives needn't grow by the same amount with each layer,
+ * as pieces and chunks hold several values and chunks are padded. The bytes that they move do, so of these launches only the bytes are
+ * counted. */
 static double least_launch_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const double padded = 1e-3; /* largest share of padding in the chunks that passes/layout.c makes */
@@ -182,8 +183,8 @@ static PlanSize told_by(const Depths *d, const PlanSize *few, const PlanSize *mo
 }
 
 /* The numbers of layers of the two plans. The smaller must contain all that a deep model has in flight at a time: transfers from the host
- * or from other ranks begin layers ahead. Where ranks own whole matrices (NorMuon), each rank must own equally many of one shape, so both
- * are multiples of `world`. */
+ * or from other ranks begin layers ahead. Where ranks own whole matrices (NorMuon), each rank must own the same number of matrices of each
+ * shape, so both numbers of layers are multiples of `world`. */
 static void choose_depths(const Config *config, int64_t *out_few, int64_t *out_more)
 {
     int  world = setup_world(config);

@@ -155,12 +155,12 @@ static bool try_auto(Fit *fit, Config *config, StrBuf *said)
     return size.bytes >= 0;
 }
 
-/* The longest sequence that fits, of half the length, a quarter, ...; if none does, *config and `said` have the shortest. */
+/* Finds the longest sequence that fits: half the length, a quarter, ... If none fits, *config and `said` have the shortest. */
 static bool try_shorter(Fit *fit, Config *config, StrBuf *said)
 {
     enum { LEAST_SEQUENCE = 256 };
     int64_t full = setup_sequence_len(config, fit->depths.model);
-    int     low = 1, high = 0; /* numbers of halvings: the fewest with which it fits are between low and high */
+    int     low = 1, high = 0; /* bounds of the smallest number of halvings with which the run fits */
     while (full >> (high + 1) >= LEAST_SEQUENCE) high++;
     if (!high) return false;
     config->sequence_len = full >> high;
@@ -194,7 +194,7 @@ static bool try_auto_first(Fit *fit, Config *config, StrBuf *said)
 }
 
 /* Makes one change after the other until the settings fit; changes to what is learned come last. If nothing fits, *config and `said` hold
- * the settings that take least. */
+ * the settings that take the least memory. */
 static bool try_together(Fit *fit, Config *config, StrBuf *said)
 {
     if (try_more(fit, config, CHANGE_BATCH, said) || try_more(fit, config, CHANGE_RECOMPUTE, said) || try_auto_first(fit, config, said) ||

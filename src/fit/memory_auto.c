@@ -24,7 +24,7 @@ typedef struct Dimension {
     bool      to_host;     /* moves lasting memory (if is_live: activations) to the host; the device computes no less */
     bool      is_live;
     PlanPart  only;                        /* the part of a plan that the key changes; PLAN_ALL: both parts */
-    ConfigKey unless;                      /* a flag that, if set, leaves only the first value an effect; 0: none */
+    ConfigKey unless;                      /* a flag: if it is set, only the first value has an effect; 0: none */
     bool (*applies)(const Config *config); /* whether the key has an effect in this run; NULL: in all runs */
     bool (*allows)(const Config *config);  /* whether these settings allow another value than the first; NULL: always */
 } Dimension;
@@ -398,7 +398,7 @@ static void try_candidates(Search *s)
     }
 }
 
-/* Plans the run file's own settings: comparing them tells how far the first layers can be trusted. */
+/* Plans all layers with the run file's own settings. Comparing it with plans of the first layers tells how far these can be trusted. */
 static Status open_search(Search *s)
 {
     CompileOptions compile;
@@ -454,7 +454,7 @@ static Status search_within(const Config *config, const HfModel *model, Device *
                 .found = out};
     *out = (MemoryChoices){.items[0].config = *config, .tokens = s.rows * setup_world(config) * setup_sequence_len(config, model)};
     Device *null = NULL;
-    if (device_is(device, "cuda")) { /* choosing its kernels takes long, and a null device makes the same plans */
+    if (device_is(device, "cuda")) { /* the GPU takes long to choose its kernels, and a null device makes the same plans */
         TRY(device_null_of(device, &null));
         s.depths.device = null;
     }
@@ -482,8 +482,8 @@ static void print_value(const Config *config, ConfigKey key, StrBuf *out)
         strbuf_printf(out, "%lld", (long long)value);
 }
 
-/* Appends as " key=value" the keys whose values differ from those in `from`. `from` NULL: the keys, except those that the run file sets,
- * whose values aren't the plainest. */
+/* Appends as " key=value" the keys whose values differ from those in `from`. `from` NULL: appends the keys whose values aren't the
+ * plainest, except keys that the run file sets. */
 static void say_values(const Config *config, const Config *from, StrBuf *out)
 {
     for (int d = 0; d < NUM_DIMS; d++) {

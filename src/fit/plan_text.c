@@ -3,7 +3,7 @@
 
 #include "config/options.h"
 
-/* The largest quantised matrix that is dequantised at a time, in bytes: each result dies right after its reader. */
+/* Bytes of the largest matrix that is dequantised for its reader. Only one is live at a time: it dies right after its reader. */
 static int64_t made_at_use(const Plan *plan)
 {
     int64_t most = 0;

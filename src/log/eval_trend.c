@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#define WORSE 1.01 /* times the best loss; a smaller rise is noise of a step */
+#define WORSE 1.01 /* multiple of the best loss; a smaller rise may be noise */
 
 void eval_trend_step(EvalTrend *trend, double train_loss)
 {

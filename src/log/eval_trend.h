@@ -7,7 +7,7 @@
 typedef struct EvalTrend {
     int64_t best_step, last_step;   /* 0: no evaluation yet */
     double  best, last;             /* evaluation losses */
-    double  train_best, train_last; /* mean training loss of the steps between that evaluation and the one before it */
+    double  train_best, train_last; /* mean training loss over the steps between the best (last) evaluation and the evaluation before it */
     double  train_sum;              /* sum of training losses since the last evaluation */
     int64_t train_count;
 } EvalTrend;

@@ -15,7 +15,7 @@ typedef struct HistoryPoint {
     double  total_tokens, total_trained;
 } HistoryPoint;
 
-/* A series of points: of the `seen` points that were added, it keeps 0, stride, 2 stride, ... */
+/* A series of points: of the `seen` points that were added, it keeps those with index 0, stride, 2 stride, ... */
 typedef struct HistoryRow {
     HistoryPoint *points;
     int64_t       count, most, stride, seen;

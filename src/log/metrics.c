@@ -163,7 +163,7 @@ static Status write_waiting(Metrics *metrics)
 void metrics_close(Metrics *metrics)
 {
     if (!metrics) return;
-    append_close(&metrics->file); /* status_message() keeps why the run ended */
+    append_close(&metrics->file); /* sets no status: status_message() still says why the run ended */
     history_deinit(&metrics->history);
     arena_deinit(&metrics->arena);
     free(metrics);

@@ -17,7 +17,7 @@ typedef struct MetricsMark {
 
 /* What metrics_open found in the file. Lines are numbered from 1; 0: no such line. */
 typedef struct MetricsFound {
-    bool    is_cut, is_changed;  /* fewer bytes stayed than mark->bytes; as many stayed, but their hash differs from mark->hash */
+    bool    is_cut, is_changed;  /* is_cut: fewer than mark->bytes stayed; is_changed: that many stayed, but their hash isn't mark->hash */
     int64_t num_bad, first_bad;  /* lines that stayed but can't be parsed: how many, and which is first */
     int64_t last_step;           /* step of the last line that stayed */
     bool    ends_in_gap;         /* that last line was written by metrics_gap */
@@ -45,7 +45,7 @@ typedef struct NamedNumber {
     double      value;
 } NamedNumber;
 
-/* step, epoch, loss: of this step. NaN and infinities are written as null. */
+/* The values of one step. NaN and infinities are written as null. */
 typedef struct StepMetrics {
     int64_t          step; /* steps done, from 1 */
     double           epoch;
@@ -55,9 +55,9 @@ typedef struct StepMetrics {
     bool             skipped;                     /* a value wasn't finite: weights were left alone */
     double           seconds;                     /* duration of the step */
     double           limit_seconds;               /* duration at the machine's limit; 0: unknown. Not in the file */
-    const RankShare *ranks;                       /* num_ranks of them; NULL: only one rank */
+    const RankShare *ranks;                       /* shares of num_ranks ranks; NULL: only one rank */
     int              num_ranks;
-    NamedNumber      scalars[MOST_SCALARS]; /* num_scalars of them, in the plan's order */
+    NamedNumber      scalars[MOST_SCALARS]; /* the first num_scalars are used, in the plan's order */
     int              num_scalars;
     int              slow_rank; /* the rank that takes notably longer than the others; -1: none. Not in the file */
 } StepMetrics;
@@ -68,7 +68,7 @@ typedef struct EvalMetrics {
     double  epoch, loss;
     int64_t tokens, trained; /* tokens read; trained tokens among them */
     double  seconds;
-    bool    is_best; /* the best evaluation of the run so far */
+    bool    is_best; /* this is the best evaluation of the run so far */
 } EvalMetrics;
 NODISCARD Status metrics_eval(Metrics *metrics, const EvalMetrics *eval);
 

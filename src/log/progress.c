@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MOST_TRAINED 0.99 /* share of the tokens read: above it the speed of trained tokens isn't shown */
+#define MOST_TRAINED 0.99 /* if a larger share of the tokens read is trained, the speed of trained tokens isn't shown */
 
 enum { MAX_FIELDS = 13 + MOST_SCALARS, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
 
@@ -86,7 +86,7 @@ static double rate(int64_t tokens, double seconds)
     return seconds > 0 ? (double)tokens / seconds : 0;
 }
 
-/* Of the step's time, the share that ranks spent waiting for each other, averaged over the ranks. */
+/* The share of the step's time that ranks spent waiting for other ranks, averaged over all ranks. */
 static double waiting(const StepMetrics *s)
 {
     double seconds = 0, waited = 0;

@@ -11,7 +11,7 @@ typedef struct ReportFacts {
     const Config *config;
     const Plan   *plan;
     const char   *architecture, *model_notes, *data_notes; /* notes: lines of text, may be "" */
-    int64_t       step, total, skipped;                    /* numbers of steps */
+    int64_t       step, total, skipped;                    /* steps done; steps of the whole run; skipped steps */
     double        flops;                                   /* FLOPs of one step */
     int64_t       kept_best;                               /* step of the evaluation whose checkpoint is kept as the best; 0: none */
     double        of_limit;                                /* result of progress_of_limit */
@@ -28,7 +28,7 @@ typedef struct ReportRun {
     bool           finished;
 } ReportRun;
 
-/* How the data of every comparing page begins; no other text of a page contains it. */
+/* The beginning of the data in every page that compares runs; no other text of a page contains it. */
 #define REPORT_MARK "{\"runs\":["
 
 /* Writes a page with the curves of all runs, their results, and the settings in which they differ. */

@@ -126,7 +126,7 @@ Status doctor_measure(Device *device, FILE *out)
         const void       *attrs;
         const TensorType *in;
         int               repeats;
-        double            work; /* flops or bytes of a launch, in the unit */
+        double            work; /* flops or bytes of a launch, divided by 1e12 or 1e9 as `unit` says */
         const char       *unit;
     } what[] = {
         {&op_linear, NULL, square, 20, 2.0 * 8192 * 8192 * 8192 / 1e12, "TFLOP/s, bf16 matrix product of 8192"},

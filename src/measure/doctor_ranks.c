@@ -12,7 +12,7 @@
 typedef struct RankRun {
     Comm         *comm;
     Device       *device;
-    FILE         *out; /* on rank 0 only; NULL: other ranks */
+    FILE         *out; /* NULL on all ranks but rank 0 */
     DoctorCounts *counts;
 } RankRun;
 
@@ -43,7 +43,7 @@ static Status work_as(void *context, Comm *comm, RankPlace place)
     return status;
 }
 
-/* Runs the job on every rank. A failure is that of the first rank that failed by itself. */
+/* Runs the job on every rank. If ranks fail, returns the failure of the first rank that didn't fail because of another one. */
 static Status run_ranks(RanksJob job, int ranks)
 {
     RankTeam *team;
@@ -73,7 +73,7 @@ enum { COLS_ROWS = 3 }; /* rows of each rank's input of gather_cols */
 typedef struct What {
     const OpDef *op;
     DType        dtype;
-    int64_t      count; /* elements: of one rank's share; all_reduce: of the whole tensor; gather_cols: of a row of the input */
+    int64_t      count; /* number of elements: of one rank's share; all_reduce: of the tensor; gather_cols: of a row of the input */
     bool         max, accumulate;
 } What;
 

@@ -32,7 +32,7 @@ struct StepBench {
     Stepper        stepper;
     Feeds          batch;
     int64_t        trained;        /* labels in a micro-batch */
-    double         document_share; /* pairs of a query and a key, divided by their number if each row were one document */
+    double         document_share; /* query-key pairs within documents, divided by the pairs if each row were one document */
     int64_t        step;
     double         create_seconds;
 };
@@ -136,7 +136,7 @@ static Status create_rank(const Config *config, Comm *comm, RankPlace place, Ste
     keeper_phase(b->keeper, "starting", b->allowed);
     if (status == OK) status = create(b);
     if (status != OK) {
-        if (comm) comm_abort(comm, status, status_message()); /* before memory is freed that others' devices may read */
+        if (comm) comm_abort(comm, status, status_message()); /* before memory is freed that other ranks' devices may read */
         step_bench_destroy(b);
         return status;
     }
@@ -333,7 +333,7 @@ static Status bench_rank(void *context, Comm *comm, RankPlace place)
     if (status == OK) status = time_collectives(b, (job->num_steps + 1) / 2, &times->comm);
     if (status == OK) status = time_waits(b, times);
     if (status == OK) status = share_beside(b, times);
-    if (status == OK) status = comm_barrier(comm); /* no rank may leave while another's device may wait for it */
+    if (status == OK) status = comm_barrier(comm); /* no rank may leave while another rank's device may wait for it */
     if (status != OK) comm_abort(comm, status, status_message());
     step_bench_destroy(b);
     return status;

@@ -18,7 +18,7 @@ typedef struct StepTimes {
     double  first_loss, loss;
     double  fp8_bound;      /* seconds, see fp8_bound.h */
     double  create_seconds; /* seconds for compiling, allocating and choosing algorithms */
-    double  comm, exposed;  /* seconds, only with several ranks: a step's collectives run alone; time that its compute waits for them */
+    double  comm, exposed;  /* with several ranks: seconds of a step's collectives, run alone; seconds that its compute waits for them */
     int64_t bytes;          /* device memory of the plan of rank 0 */
     int64_t beside[COMM_MOST_RANKS]; /* by rank: see session_beside_bytes */
     char    device[128];
@@ -41,6 +41,6 @@ NODISCARD Status step_bench_profile(StepBench *bench, const Program *program, do
 int step_bench_times(const StepBench *bench, const Program *program);
 /* Flops of a launch; attention counts only pairs within documents. */
 double step_bench_flops(const StepBench *bench, const Launch *launch);
-/* Pairs of a query and a key, divided by their number if each row were one document. */
+/* Pairs of a query and a key within documents, divided by the number of pairs if each row were one document. */
 double      step_bench_document_share(const StepBench *bench);
 const Plan *step_bench_plan(const StepBench *bench);

@@ -9,25 +9,25 @@ typedef struct TextBenchOptions {
     const char *model, *device;       /* folder of the model; name for device_open */
     int         threads;              /* CPU threads; 0: all */
     int         adapters;             /* number of adapters of rank 16 on all linear layers, used by rows in turn; 0: none */
-    DType       dtype;                /* of the weights; DT_COUNT: the model's own */
+    DType       dtype;                /* dtype of the weights; DT_COUNT: the model's own */
     const char *format;               /* storage format of the blocks' matrices (passes/quantise.h); NULL: plain */
     const char *kv;                   /* for compile_parse_cache; NULL: auto */
     bool        split_k;              /* see CompileOptions */
     int64_t     rows, prompt, tokens; /* tokens of each prompt; tokens timed after each prompt */
     int64_t     context;              /* capacity of a text in tokens; 0: just what it needs */
     bool        samples;              /* sample with temperature, top-k and top-p; else take the likeliest token */
-    bool        prefill;              /* only read prompts, with `tokens` 0, and compare with forward passes of as many tokens */
+    bool        prefill; /* time only the reading of prompts (with `tokens` 0), and forward passes over the same number of tokens */
 } TextBenchOptions;
 
 typedef struct TextTimes {
     double  step;         /* mean seconds of a step, which makes one token for every row */
     double  prefill;      /* seconds for reading all prompts */
-    double  forward;      /* seconds of equivalent forward passes without head and loss; 0: not measured */
-    double  weight_bytes; /* weights that a step reads */
-    double  cache_bytes;  /* valid keys and values that a step reads, mean over the steps */
-    double  limit;        /* seconds to read both at the device's bandwidth (data sheet, or measured rates) */
+    double  forward;      /* seconds of forward passes over the prompts' tokens, without head and loss; 0: not measured */
+    double  weight_bytes; /* bytes of weights that a step reads */
+    double  cache_bytes;  /* bytes of valid keys and values that a step reads, mean over the steps */
+    double  limit;        /* seconds to read these weights, keys and values at the device's bandwidth (data sheet, or measured rates) */
     int64_t bytes;        /* device memory of the plan */
-    int     launches;     /* in a step */
+    int     launches;     /* launches of a step */
     char    device[128];
 } TextTimes;
 

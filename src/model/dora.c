@@ -1,4 +1,4 @@
-/* See dora.h. A weight is read whole, one at a time on each rank; sums are in double. */
+/* See dora.h. Each rank reads one whole weight at a time; sums are in double. */
 #include "model/dora.h"
 
 #include "base/scoped.h"
@@ -50,7 +50,8 @@ static void norm_of_row(void *context, int64_t row, int worker)
     rows->norms[row] = (float)sqrt(sum);
 }
 
-/* Changes w to what the plan keeps: the values that `made` gives back, rounded to the weight's dtype. */
+/* Changes w to the values that the plan keeps: if the plan quantises this weight, quantises w to `made` and dequantises it; then rounds it
+ * to the weight's dtype. */
 static Status keep(const Param *base, const WeightFormat *made, ThreadPool *pool, float *w)
 {
     if (base->format && made) TRY(weight_make_again(made, base->type.dim[0], base->type.dim[1], w, pool));

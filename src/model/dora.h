@@ -8,6 +8,6 @@
 #include "run/session.h"
 
 /* Sets the session's adapters to what init_params makes, but with these norms as magnitudes. The norms are of the weights as the plan keeps
- * them: rounded to its dtype, or as `made` gives them back (weights_made_format). The model's weights must be open. Each rank computes some
- * norms, and all ranks get all. pool may be NULL. */
+ * them: quantised to `made` (weights_made_format; NULL: not quantised) and dequantised, then rounded to their dtype. The model's weights
+ * must be open. Each rank computes some norms; every rank receives all of them. pool may be NULL. */
 NODISCARD Status dora_begin(Session *session, HfModel *model, const WeightFormat *made, uint64_t seed, Comm *comm, ThreadPool *pool);

@@ -12,7 +12,7 @@
 typedef struct Half {
     const StTensor *tensor;
     float           factor; /* multiplies all values */
-    int64_t         width;  /* rows are permuted within heads of this many rows; 0: they aren't */
+    int64_t         width;  /* rows are permuted within heads of this many rows; 0: not permuted */
 } Half;
 
 typedef struct AdapterWriter {

@@ -124,11 +124,11 @@ static GgufType mixed_type(const Exporter *exporter, const GgufPlace *place)
     if (place->role == GGUF_QKV) return GGUF_Q5_K;
     if (place->role != GGUF_V && place->role != GGUF_DOWN) return GGUF_Q4_K;
     if (gets_more_bits(place->layer, layers)) return GGUF_Q6_K;
-    bool is_70b = layers == 80 && gguf_dim(model, "H") != gguf_dim(model, "G"); /* v is small if many heads share it */
+    bool is_70b = layers == 80 && gguf_dim(model, "H") != gguf_dim(model, "G"); /* v is small if query heads share its heads */
     return place->role == GGUF_V && is_70b ? GGUF_Q5_K : GGUF_Q4_K;
 }
 
-/* The type to use in place of `type` if a row of `row` values isn't whole blocks of it. */
+/* `type` if a row of `row` values is a whole number of its blocks, else the type to use in its place. */
 static GgufType fallback(GgufType type, int64_t row)
 {
     if (row % gguf_block(type) == 0) return type;

@@ -21,9 +21,9 @@ typedef struct Tokens {
     Str      *texts;
     double   *types;
     size_t    count;
-    uint32_t *slots; /* hash table from text to id + 1, of tokens that merges may make; 0: empty slot */
+    uint32_t *slots; /* hash table of the tokens that merges may make: from text to id + 1; 0: empty slot */
     uint64_t  slot_mask;
-    bool      adds_bos; /* BOS goes before a text if no key says whether; set by the rule for words */
+    bool      adds_bos; /* whether BOS goes before a text if the file has no key that says so; set by the rule for words */
 } Tokens;
 
 static bool is_same(Str a, Str b)
@@ -170,8 +170,8 @@ static bool is_word(const Tokens *tokens, size_t id)
     return tokens->types[id] == TOKEN_NORMAL || tokens->types[id] == TOKEN_BYTE || tokens->types[id] == TOKEN_UNKNOWN;
 }
 
-/* Writes all ids up to that of the last word, also ids of added and unused tokens. Readers number an added token that the vocabulary lacks
- * by counting the vocabulary. */
+/* Writes all ids up to the last word's, including ids of added and unused tokens. If ids were left out, added tokens that aren't words
+ * would get wrong ids: readers take the vocabulary's size as the next id. */
 static void put_vocab(const Tokens *tokens, StrBuf *out)
 {
     const char *comma = "";

@@ -41,7 +41,7 @@ const GgufPre *gguf_pre_at(int index); /* NULL: index is past the last */
 typedef enum GgufRole {
     GGUF_EMBEDDING,
     GGUF_HEAD,
-    GGUF_NORM, /* also the matrix of positions */
+    GGUF_NORM, /* also the matrix of positions, which is stored as norms are */
     GGUF_BIAS,
     GGUF_Q,
     GGUF_K,
@@ -79,6 +79,6 @@ enum { GGUF_MOST_FACTORS = 2 };
 NODISCARD Status gguf_put_model_keys(Arena *arena, const HfModel *model, const GgufFamily *family, GgufKeys *keys,
                                      GgufFactors factors[GGUF_MOST_FACTORS], int *out_num_factors);
 
-/* Puts the keys of the tokenizer and chat templates of the model's folder, and general.name: that is `name`, unless llama.cpp couldn't open
- * a file with this general.name. A folder without a tokenizer is noted. dir: what messages call the folder. */
+/* Puts the keys of the tokenizer and chat templates of the model's folder, and general.name. This is `name`, or another name if llama.cpp
+ * couldn't open a file with `name` there. A folder without a tokenizer is noted. dir: what messages call the folder. */
 NODISCARD Status gguf_put_tokenizer(Arena *arena, const HfModel *model, const char *dir, const char *name, GgufKeys *keys);

@@ -104,7 +104,7 @@ static bool is_near(const KeyWriter *writer, int64_t layer)
     return !by_layer || dim_at(writer->model, "near", layer) != 0;
 }
 
-/* How many layers have a window. qwen2, qwen3 and smollm3 have it only if use_sliding_window says so. */
+/* How many layers have a sliding window. Layers of qwen2, qwen3 and smollm3 have one only if use_sliding_window is true. */
 static int64_t count_near(const KeyWriter *writer)
 {
     int64_t count = 0, layers = (int64_t)gguf_dim(writer->model, "L");

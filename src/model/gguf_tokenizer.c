@@ -199,7 +199,7 @@ static bool is_byte_token(Str text)
            strchr("0123456789ABCDEF", text.data[4]);
 }
 
-/* The text of an added token with a space for each U+2581, as it occurs in text to encode; not for control tokens. */
+/* The text of an added token (not of a control token) as it occurs in text to encode: with a space for each U+2581. */
 static Str spaced(Arena *arena, const char *text)
 {
     SCOPED_STRBUF(out);

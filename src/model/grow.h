@@ -1,5 +1,6 @@
 /* Models with more tokens. Tokens that the tokenizer lacks are added after its own. Tensors with a row for each token (embedding, output
- * head, its bias) grow if the tokens need more rows. A new row is the mean of the old rows, around which transformers draws new ones. */
+ * head, its bias) grow if the tokens need more rows. A new row is the mean of the old rows. (transformers draws new rows at random around
+ * this mean.) */
 #pragma once
 
 #include "model/hf_model.h"
@@ -14,8 +15,8 @@ typedef struct NewTokens {
     int64_t            multiple; /* rows grow to a multiple of this; 0 or 1: to the number of tokens */
 } NewTokens;
 
-/* *out_dir: a folder with the model of `dir` and the tokens. It is `dir` itself (the same pointer) if that has the tokens and enough rows,
- * else a folder in the hub's cache, made once. Folders with quantised weights are refused. */
+/* *out_dir: a folder with the model of `dir` and the tokens. It is `dir` itself (the same pointer) if `dir` already has the tokens and
+ * enough rows, else a folder in the hub's cache, made once. Folders with quantised weights are refused. */
 NODISCARD Status grow_local_dir(Arena *arena, const char *dir, const NewTokens *tokens, const char **out_dir);
 
 /* Gives an open model its size with the tokens, in memory only, to make plans: nothing is written, and the new rows have no values. Refuses

@@ -28,7 +28,7 @@ static Status read_role(const HfModel *model, IrRole role, double fallback, cons
     return OK;
 }
 
-/* Sets model->dtype: F32 if config.json says nothing; BF16 for float16 and for dtypes that are computed in only if asked for. */
+/* Sets model->dtype: F32 if config.json names no dtype; BF16 if it names any dtype but float32 and bfloat16. */
 static Status read_dtype(HfModel *model)
 {
     static const char *const known[] = {"float32", "bfloat16", "float16", "float64", "float", "half", "double", "auto"};
@@ -201,7 +201,7 @@ Status hf_model_has_weights(const HfModel *model, bool *out)
 
 Status hf_model_require_weights(const HfModel *model)
 {
-    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"}; /* can't be read */
+    static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"}; /* weight files that we can't read */
     bool                     is_there;
     TRY(hf_model_has_weights(model, &is_there));
     if (is_there) return OK;

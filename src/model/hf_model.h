@@ -6,7 +6,7 @@
 #include "model/model_ir.h"
 #include "model/quantised.h"
 
-/* A tensor that is both embedding and tied head. untied: the name that a head of its own would have. */
+/* A tensor that is both embedding and tied head. untied: the name that an untied head would have. */
 typedef struct HfTie {
     const char *tensor, *untied;
 } HfTie;
@@ -16,14 +16,14 @@ typedef struct HfModel {
     const char *dir;
     const char *gguf;        /* the GGUF file that the folder was unpacked from; NULL: none */
     const char *config_name; /* DIR/config.json, for messages */
-    Str         config_text; /* text of config.json, without quantization_config; own_head or a second rope key changes it too */
+    Str         config_text; /* text of config.json without quantization_config; also changed for own_head or a second rope key */
     JsonValue   config;
     IrModule   *module; /* the IR of its architecture: see model_ir.h */
     IrDims      dims;
     int64_t     vocab_size;
     int64_t     max_positions;                        /* longest sequence that the model was made for */
     const char *vocab_key, *positions_key, *tied_key; /* keys of config.json for vocab_size, max_positions and tied_head; NULL: none */
-    DType       dtype;                                /* dtype in config.json: F32 if it says nothing, BF16 for float16 */
+    DType       dtype;                                /* dtype of config.json; if it names none: F32; any but float32 and bfloat16: BF16 */
     bool        is_half;                              /* config.json says float16 */
     bool        tied_head;
     HfTie      *ties; /* tensors that a tied head shares; known once the weights are open */
@@ -37,7 +37,7 @@ typedef struct HfModel {
     int             num_namespaces;
 
     QuantisedFormat     format;        /* format of the quantised matrices in `weights` */
-    const WeightFormat *weight_format; /* format that keeps them unchanged in a plan; NULL: none, they are read as values */
+    const WeightFormat *weight_format; /* format in which a plan can keep these matrices unchanged; NULL: none, their values are read */
 } HfModel;
 
 /* *out_dir: the folder that a run file's path stands for. It is the path itself, a repository's snapshot, or the folder that a GGUF file is
@@ -56,9 +56,10 @@ NODISCARD Status hf_model_link(HfModel *model, const IrModule *objective, HfMode
 const HfModel *hf_model_of(const HfModel *model, const Param *param);
 /* Maps the weights. That may untie the head (own_head), so call it before the model is bound. More calls do nothing. */
 NODISCARD Status hf_model_open_weights(HfModel *model);
-/* Whether the model's matrices are stored in `format`, or in one that the same op decodes: NF4, with scales quantised or not. */
+/* Whether the model's matrices are stored in `format`, or in a format that the same op decodes: one op decodes NF4 with plain scales and
+ * NF4 with quantised scales. */
 bool             hf_model_has_format(const HfModel *model, const WeightFormat *format);
-NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* *out: the folder has safetensors */
+NODISCARD Status hf_model_has_weights(const HfModel *model, bool *out); /* *out: whether the folder has safetensors */
 NODISCARD Status hf_model_require_weights(const HfModel *model); /* fails without safetensors; the error says what is there instead */
 void             hf_model_close(HfModel *model);
 /* Closes *model, for SCOPED. */
@@ -81,7 +82,8 @@ NODISCARD Status hf_model_set_config(HfModel *model, const JsonValue *config);
 /* Sets `config` to say that the head isn't tied. `config` is the model's, or a copy with room for one more member. */
 void hf_model_untie(const HfModel *model, JsonValue *config);
 
-/* config.json for weights stored as `dtype`: the model's own text if it says so already, else only that key changes. */
+/* Appends config.json for weights stored as `dtype`: config_text unchanged if it names `dtype`, else the config with only the dtype's key
+ * set. */
 void hf_model_config_text(Arena *arena, const HfModel *model, DType dtype, StrBuf *out);
 
 /* Writes config.json for weights of `dtype` into `folder`, and the IR if it isn't a shipped one. */
@@ -90,8 +92,8 @@ NODISCARD Status hf_model_write_config(const HfModel *model, DType dtype, const 
 /* Checks that bos_token_id, eos_token_id and pad_token_id of a config.json or generation_config.json are ids. */
 NODISCARD Status hf_check_token_ids(const JsonValue *config, const char *config_name);
 
-/* The files besides weights and config.json: tokenizer, chat templates, generation. They are copied byte for byte; missing ones are left
- * out. Their texts are in the arena: a run that read them at its start can save even if their folder is gone. */
+/* The files besides weights and config.json: tokenizer, chat templates, generation settings. They are copied byte for byte; missing ones
+ * are left out. Their texts are in the arena: a run that read them at its start can save even if their folder is gone. */
 #define HF_TEMPLATE_FOLDER "additional_chat_templates"
 enum { HF_NUM_SIDE_FILES = 11 };
 typedef struct HfSideFiles {
@@ -104,4 +106,4 @@ typedef struct HfSideFiles {
 bool             hf_is_side_file(const char *name);
 NODISCARD Status hf_read_side_files(Arena *arena, const char *dir, HfSideFiles *out);
 NODISCARD Status hf_write_side_files(const HfSideFiles *files, const char *folder);
-NODISCARD Status hf_copy_side_files(const char *from, const char *folder); /* both may be the same folder */
+NODISCARD Status hf_copy_side_files(const char *from, const char *folder); /* `from` and `folder` may be the same folder */

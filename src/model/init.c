@@ -57,7 +57,7 @@ void init_values(uint64_t seed, const Param *param, int64_t first, int64_t count
     case INIT_ZEROS:
         memset(out, 0, (size_t)count * sizeof *out);
         break;
-    case INIT_NORMS: /* needs the base's weights, which aren't known here */
+    case INIT_NORMS: /* norms of the base's weights, which aren't known here: ones in their place */
     case INIT_ONES:
         for (int64_t i = 0; i < count; i++) out[i] = 1.0f;
     }

@@ -25,12 +25,12 @@ const Param *lora_base_of(const Plan *plan, const char *module);
 /* Rounds values to what `dtype` holds. */
 void lora_round(DType dtype, float *values, int64_t count);
 
-/* Computes the pairs from the model's weights, which it opens. Each rank computes some pairs, and all ranks get all. dtype: what adapters
- * are stored in; the pairs are rounded to it. ERR_INVALID: a layer is too small for its rank; ERR_UNSUPPORTED: a layer's weight is the
- * embedding, or shares a tensor with others. pool may be NULL. */
+/* Computes the pairs from the model's weights, which it opens. Each rank computes some pairs; every rank receives all of them. dtype: the
+ * dtype of adapters, to which the pairs are rounded. ERR_INVALID: a layer is too small for its rank; ERR_UNSUPPORTED: a layer's weight is
+ * the embedding, or shares a tensor with others. pool may be NULL. */
 NODISCARD Status lora_pairs_make(HfModel *model, const Plan *plan, const LoraOptions *lora, DType dtype, Comm *comm, ThreadPool *pool,
                                  LoraPairs **out);
-/* Reads the pairs from a checkpoint of this plan: its tensors hold them beside the trained values. */
+/* Reads the pairs from a checkpoint of this plan: its tensors hold the trained values, then the pairs. */
 NODISCARD Status   lora_pairs_read(const char *folder, const Plan *plan, const LoraOptions *lora, LoraPairs **out);
 void               lora_pairs_destroy(LoraPairs *pairs); /* NULL is fine */
 static inline void lora_pairs_destroy_at(LoraPairs **pairs)

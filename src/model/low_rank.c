@@ -62,7 +62,7 @@ typedef struct Matrix {
     ThreadPool  *pool;
     const float *w;
     int64_t      m, n;
-    double      *between; /* (m, cols): w x, while w^T w x is computed */
+    double      *between; /* (m, cols): scratch for w x, from which w^T w x is computed */
 } Matrix;
 
 static void times(const Matrix *a, const double *x, int64_t cols, double *y)
@@ -205,7 +205,7 @@ static double choose(const Matrix *a, Basis *basis, int64_t keep, int64_t r, dou
             if (h[k * d + k] > h[at * d + at]) at = k;
         values[i] = h[at * d + at];
         h[at * d + at] = -INFINITY;
-        double off = 0; /* squared residual */
+        double off = 0; /* squared length of the residual */
         for (int64_t k = 0; k < d; k++)
             for (int64_t c = 0; c < n; c++) {
                 best[i * n + c] += vectors[at * d + k] * basis->rows[k * n + c];
@@ -238,13 +238,13 @@ static double largest_vectors(const Matrix *a, int64_t r, double *v)
     }
     for (int round = 0; round < MOST_ROUNDS && residual > TOLERANCE; round++) {
         grow(a, &basis);
-        for (int64_t i = 0; most == n && basis.d < n && i < 4 * n; i++) { /* fill the whole space, which w^T w may not reach */
+        for (int64_t i = 0; most == n && basis.d < n && i < 4 * n; i++) { /* random vectors fill what products with w^T w don't reach */
             draw(basis.rows + basis.d * n, n, (4 * block + i) * n);
             if (orthogonalise(basis.rows, basis.d, n)) basis.d++;
         }
         residual = choose(a, &basis, block, r, values);
     }
-    for (int64_t i = 0; i < r; i++) { /* either sign is right: the largest element gets + */
+    for (int64_t i = 0; i < r; i++) { /* an eigenvector may have either sign: its largest element becomes positive */
         const double *row = basis.rows + i * n;
         int64_t       at = 0;
         for (int64_t c = 1; c < n; c++)

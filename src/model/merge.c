@@ -266,7 +266,7 @@ static void declare(const Merger *merger, StDecl *decls)
     }
 }
 
-/* The source of the base's tensor that the parameter is made of; if there are several, of the first. */
+/* The source that writes the base's tensor of this parameter (of several tensors, the first); NULL: the base doesn't have the tensor. */
 static Source *source_of(Merger *merger, const Param *param)
 {
     const StTensor *tensor = st_find(merger->base, weights_source(merger->base, param)->names[0]);
@@ -312,7 +312,7 @@ static void find_rows(const Merger *merger, const char *path, Source *source)
     source->tokens = source->rows ? peft_tokens_of(merger->lora, path) : NULL;
 }
 
-/* Finds the rows of a tied model's head: its own, else the embedding's. */
+/* Finds the adapter's token rows for a tied head: the head's own rows, else the embedding's. */
 static void find_head_rows(Merger *merger, const Param *param, Source *source)
 {
     const char *end = strrchr(param->untied, '.');
@@ -320,8 +320,8 @@ static void find_head_rows(Merger *merger, const Param *param, Source *source)
     if (!source->rows) find_rows(merger, whole_path(&merger->arena, param), source);
 }
 
-/* Gives a tied head a tensor of its own if it is adapted, or if the embedding is trained without it. A copy of it in the base's files is
- * merged as any tensor. */
+/* Gives a tied head a tensor of its own if the head is adapted, or if the embedding was trained whole without the head. If the base's files
+ * hold a copy of the embedding under the head's name, that copy is merged as any tensor. */
 static Status find_head(Merger *merger, const Param *param, bool *out_untied)
 {
     const StTensor *embedding, *copy = st_find(merger->base, param->untied), *whole = find_whole(merger, param->untied);
@@ -402,7 +402,7 @@ static Status write_tensors(Merger *merger, const char *folder, int64_t max_shar
     return st_write_folder(folder, "model", decls, merger->num_sources, (size_t)max_shard_bytes, append_tensor, merger);
 }
 
-/* Writes the base's config.json. If untied, it says that the head isn't tied; if matrices are written quantised, how they are. */
+/* Writes the base's config.json. If untied, it says that the head isn't tied. If matrices are written quantised, it names the format. */
 static Status write_config(const Merger *merger, Arena *arena, const HfModel *base, bool untied, const char *folder)
 {
     JsonValue   config = json_copy_object(arena, &base->config, 2);
@@ -417,7 +417,7 @@ static Status write_config(const Merger *merger, Arena *arena, const HfModel *ba
     return model_ir_write(base->module, folder);
 }
 
-/* Copies ModelOpt's own file, which names the format too. */
+/* Copies ModelOpt's own file, which names the format too, if matrices are written quantised. */
 static Status copy_quant_config(const Merger *merger, Arena *arena, const HfModel *base, const char *folder)
 {
     const char *name = "hf_quant_config.json", *path = arena_printf(arena, "%s/%s", base->dir, name);
@@ -440,8 +440,8 @@ static Status has_inner_template(Arena *arena, const char *dir, bool *out)
 }
 
 /* Copies the base's files, then the adapter's files over them. If the adapter has a template, the base's templates are removed. A template
- * file of the base would win over the template in the adapter's tokenizer_config.json; a named one would win for conversations with
- * tools. */
+ * file of the base would win over the template in the adapter's tokenizer_config.json; a named template of the base would win for
+ * conversations with tools. */
 static Status copy_tokenizer(Arena *arena, const char *base, const char *adapter, const char *folder)
 {
     static const char *const files[] = {"chat_template.jinja", "chat_template.json", HF_TEMPLATE_FOLDER};

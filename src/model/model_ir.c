@@ -74,7 +74,7 @@ Status model_ir_objective(Arena *arena, NamedIr ir, IrModule **out_module)
     return ir_objective_parse(arena, file, text.data, text.len, out_module);
 }
 
-/* Finds a file of that architecture in the folder that SUROGATE_MODELS names. *out_module stays unchanged if there is none. */
+/* Finds the IR of `architecture` in the folder that SUROGATE_MODELS names. *out_module stays unchanged if no file there has it. */
 static Status find_in_folder(Arena *arena, const char *folder, const char *architecture, IrModule **out_module)
 {
     const char **names;

@@ -111,7 +111,7 @@ static Status apply_setting(Arena *arena, JsonValue *config, const IrModule *mod
     return OK;
 }
 
-/* Sets what the tokenizer decides: the size of the vocabulary, and which ids begin, end and pad. */
+/* Sets the keys that the tokenizer decides: the size of the vocabulary, and the ids of BOS, EOS and padding. */
 static Status apply_tokenizer(Arena *arena, JsonValue *config, const IrModule *module, const char *dir)
 {
     Tokenizer      *tokenizer;

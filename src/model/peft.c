@@ -211,7 +211,7 @@ static Status open_file(Arena *arena, const char *dir, StFile **out)
     const char *path = arena_printf(arena, "%s/adapter_model.safetensors", dir);
     bool        is_there;
     TRY(file_exists(path, &is_there));
-    return st_open(is_there ? path : dir, out); /* a model may be in the same folder */
+    return st_open(is_there ? path : dir, out); /* not always the folder: a model's safetensors may be in it too */
 }
 
 static const char *config_path(Arena *arena, const char *dir)
@@ -371,7 +371,8 @@ Status peft_open(Arena *arena, const char *dir, PeftAdapter *out)
 
 /* ---- the base ---- */
 
-/* The half precision dtype that one of the two has: the other tensor may have been rounded to it. F32 if neither has one. */
+/* The dtype to compare in: if the narrower of the tensors is BF16 or F16, that dtype, as this tensor may be the other one rounded; else
+ * F32. */
 static DType narrower(const StTensor *a, const StTensor *b)
 {
     StDType dtype = st_dtype_bits(a->dtype) < st_dtype_bits(b->dtype) ? a->dtype : b->dtype;

@@ -7,7 +7,7 @@
 
 typedef struct PeftAdapter {
     const char *dir;
-    LoraOptions lora;       /* modules: those that have tensors; all pointers point into the arena */
+    LoraOptions lora;       /* lora.modules: the modules that have tensors; all pointers point into the arena */
     JsonValue   config;     /* adapter_config.json */
     const char *base_model; /* base_model_name_or_path; NULL: absent */
     /* How the base was quantised while the adapter was trained, which PEFT's file doesn't say; NULL: as the base's folder is. */
@@ -25,7 +25,7 @@ const StTensor *peft_find(const StFile *file, const char *module, const char *en
 /* The path of the module in a tensor name that has this end, in the arena; NULL: the name has another end. */
 const char *peft_module_of(Arena *arena, const char *tensor, const char *end);
 
-NODISCARD Status peft_is_adapter_dir(const char *dir, bool *out); /* *out: it has an adapter_config.json */
+NODISCARD Status peft_is_adapter_dir(const char *dir, bool *out); /* *out: whether the folder has an adapter_config.json */
 
 /* Reads DIR/adapter_config.json, and which modules the tensors belong to. ERR_UNSUPPORTED names a setting that changes the result and isn't
  * supported. */
@@ -36,22 +36,23 @@ NODISCARD Status peft_open(Arena *arena, const char *dir, PeftAdapter *out);
  * outlive inout. all_count: ERR_INVALID names a name, number or expression that chooses no layer. */
 NODISCARD Status peft_select(Arena *arena, const HfModel *model, const JsonValue *selection, bool all_count, LoraOptions *inout);
 
-/* ERR_INVALID, with the names that exist, if none of `names` (layers_pattern) stands before the number of a block of the model. */
+/* ERR_INVALID if no path of the model has one of `names` (layers_pattern) right before the number of a block. The message lists the names
+ * that are there. */
 NODISCARD Status peft_check_layers_pattern(const HfModel *model, const char *const *names, int count);
 
 /* Warns if the adapter's base is a folder that exists here and isn't the model's: the adapter was trained on other weights. */
 void peft_check_base(const PeftAdapter *adapter, const char *model_dir);
 
-/* Checks that the adapter fits this model, whose weights are open. The modules that adapter_config.json names must have tensors, and no
- * others; shapes must be the model's; copies of base weights that PEFT stored must equal the model's. */
+/* Checks that the adapter fits this model, whose weights are open. The modules that adapter_config.json names must have tensors, other
+ * modules must have none; shapes must be the model's; copies of base weights that PEFT stored must equal the model's. */
 NODISCARD Status peft_check_model(const PeftAdapter *adapter, const HfModel *model);
 
 /* Opens the tensors of DIR, without PEFT's copies of base weights. */
 NODISCARD Status peft_open_tensors(const char *dir, StFile **out);
 
 /* The number of tensors of an adapter that a plan without training doesn't need: those of linear layers that its programs don't compute
- * with, such as a module that predicts later tokens. 0 if the plan trains: it would lose them. peft_check_model must have passed the
- * adapter. */
+ * with, such as a module that predicts later tokens. 0 if the plan trains: saving would lose these tensors, so none may go unread.
+ * peft_check_model must have passed the adapter. */
 NODISCARD size_t peft_num_unread(const Plan *plan, const StFile *file);
 
 /* The name of an adapter's base for adapter_config.json. If `model` is a folder here, that is its full path, so that it is found from

@@ -161,7 +161,7 @@ static Status write_config(Combiner *c, const char *folder)
     return peft_write_base_format(c->parts[0].adapter.base_format, folder);
 }
 
-/* Copies the tokenizer's files of the first adapter that has any. No other adapter may have another tokenizer. */
+/* Copies the tokenizer's files of the first adapter that has a tokenizer.json. Later adapters with a different one are refused. */
 static Status copy_tokenizer(Combiner *c, const char *folder)
 {
     uint64_t first = 0;

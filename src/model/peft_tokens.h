@@ -14,8 +14,8 @@ void             peft_write_tokens(const LoraOptions *lora, StrBuf *out); /* lor
 const char       *peft_tokens_path(Arena *arena, const char *tensor);
 const LoraTokens *peft_tokens_of(const LoraOptions *lora, const char *path); /* the list of this module; NULL: none */
 
-/* Checks that the tensor has as many rows as the list, each as long as a row of the matrix. The matrix must have all rows of the list, and
- * the values must be finite. */
+/* Checks a tensor of token rows: it must have one row for each id of the list, as long as a row of the matrix, and only finite values. Each
+ * id must be that of a row of the matrix. */
 NODISCARD Status peft_check_tokens(const StTensor *tensor, const LoraTokens *list, const StTensor *matrix);
 
 /* Writes the token rows of the adapter's file into the session's matrices. */

@@ -409,7 +409,7 @@ const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, cons
     return q ? owner : NULL;
 }
 
-enum { OFFSET_ROOM = 32 }; /* bytes: a number in JSON, and a little more */
+enum { OFFSET_ROOM = 32 }; /* bytes: enough for a number in JSON */
 
 void quantised_declare(const QuantisedTensor *q, int part, StDecl *decl)
 {

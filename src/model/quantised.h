@@ -21,7 +21,7 @@ typedef struct QuantisedTensor {
     int64_t           rows, cols;
     float             offset;   /* added to the values of nested scales (NF4) */
     const DynamicMap *map;      /* the values that codes of nested scales stand for */
-    StTensor          parts[3]; /* codes; scales (NF4: absmax); nested absmax (NF4) or the one scale for all (NVFP4) */
+    StTensor          parts[3]; /* [0] codes; [1] scales (NF4: absmax); [2] NF4: nested absmax; NVFP4: the one scale for all */
 } QuantisedTensor;
 
 enum { QUANTISED_CODES, QUANTISED_SCALES, QUANTISED_OUTER };
@@ -33,8 +33,8 @@ const char *quantised_name(QuantisedFormat format);
  * read, and what can. path: the file that has `config`, for messages. */
 NODISCARD Status quantised_parse(const JsonValue *config, const char *path, QuantisedFormat *out);
 
-/* Replaces the tensors of each quantised matrix in `file` by one of dtype `as`. Errors name file and tensor: a part is missing, or of
- * another dtype or shape. The new tensors live in `arena`. */
+/* Replaces the tensors of each quantised matrix in `file` by one tensor of dtype `as`. Errors name file and tensor: a part is missing, or
+ * of another dtype or shape. The new tensors live in `arena`. */
 NODISCARD Status quantised_open(Arena *arena, StFile *file, QuantisedFormat format, StDType as);
 
 /* The quantised matrix behind a tensor; NULL: the tensor isn't quantised. */

@@ -85,7 +85,7 @@ static const HfSource *source_of(const FileSource *source, const Param *param)
     return source->prefix[0] ? param_saved(param) : weights_source(source->file, param);
 }
 
-/* Finds the tensor `index` of those that make up the parameter. */
+/* Finds tensor number `index` among the tensors that make up the parameter. */
 static Status find_tensor(const FileSource *source, const Param *param, int index, const StTensor **out)
 {
     SCOPED_STRBUF(name);
@@ -115,7 +115,7 @@ static Status check_half(const Param *param, const StTensor *tensor)
 static Status check_param(const FileSource *source, const Param *param)
 {
     const HfSource *hf = source_of(source, param);
-    int64_t         at = 0; /* rows so far */
+    int64_t         at = 0; /* rows of the tensors so far */
     for (int i = 0; i < hf->num_names; i++) {
         const StTensor *tensor;
         TRY(find_tensor(source, param, i, &tensor));
@@ -154,7 +154,7 @@ typedef struct Run {
     int64_t         first, count;
 } Run;
 
-/* Finds elements of the parameter from `first` on: at most `most`, and only as many as one tensor holds. */
+/* Finds where elements of the parameter from `first` on are: at most `most` elements, and only consecutive ones of a single tensor. */
 static Status find_run(const FileSource *source, const Param *param, int64_t first, int64_t most, Run *out)
 {
     const HfSource *hf = source_of(source, param);
@@ -428,7 +428,7 @@ static void compare_row(void *context, int64_t row, int worker)
     for (int64_t col = 0; col < cols; col += CHUNK) {
         int64_t count = cols - col < CHUNK ? cols - col : CHUNK, at = row * cols + col;
         Status  status = st_to_f32(again->tensor, at, count, want);
-        CHECK(status == OK); /* loading has read it before */
+        CHECK(status == OK); /* loading has read this tensor before */
         dtype_decode(DT_E4M3, again->codes + at, count, have);
         for (int64_t i = 0; i < count; i++) {
             double off = (double)(have[i] * again->inverse) - (double)want[i];

@@ -7,7 +7,8 @@
 #include "passes/peft_names.h"
 #include "run/session.h"
 
-/* How the file stores a parameter: param->hf (as in a model folder) or, if the file has only that, param->saved. */
+/* The tensors in which the file stores a parameter: those of param->hf (as in a model folder) or, if the file has only these, those of
+ * param->saved. */
 const HfSource *weights_source(const StFile *file, const Param *param);
 
 /* Checks names, shapes, dtypes and sizes of the model's safetensors against the plan's parameters; reads only headers. Errors name the
@@ -45,7 +46,8 @@ int64_t weights_bytes(const Plan *plan, bool adapters);
 
 /* Writes the parameters (adapters: only those of adapters, under PEFT's names; else all others) as `folder`/`stem`.safetensors or shards
  * with an index. comm: the ranks that write together, each a part; NULL: one process writes. pairs: the pairs that adapters began with;
- * each is written as a second half of its tensors that subtracts it, so ranks double. NULL: none. */
+ * NULL: none. Each pair is written, with b negated, as the second half of its adapter's tensors: this subtracts its product, and doubles
+ * the rank. */
 NODISCARD Status weights_save(Session *session, const HfModel *model, bool adapters, Comm *comm, const char *folder, const char *stem,
                               int64_t max_shard_bytes, const LoraPairs *pairs);
 

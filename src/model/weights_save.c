@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the values to save of a parameter are. Adapters are saved from their master copy, which was trained; a model's weights are saved in
- * the model's dtype. This rank writes elements [first, first + numel); the value `name` holds them from element `at` on. If the parameter
- * isn't divided among ranks, each rank writes a part of it. */
+/* Where the session holds the values that are saved for a parameter. Adapters are saved from their master copy, which was trained; a
+ * model's weights are saved in the model's dtype. This rank writes elements [first, first + numel); the value `name` holds them from
+ * element `at` on. If the parameter isn't divided among ranks, each rank writes a part of it. */
 typedef struct Source {
     const char *name;
     DType       dtype;
@@ -44,7 +44,7 @@ typedef struct SavedTensor {
     Piece          *pieces;
     int             num_pieces;
     bool            transposed;
-    const LoraPair *pair; /* its half follows the trained half: below A's rows, or (is_b) right of B's columns; NULL: none */
+    const LoraPair *pair; /* this pair's half follows the trained half: below A's rows, or (is_b) right of B's columns; NULL: no pair */
     bool            is_b;
 } SavedTensor;
 
@@ -66,7 +66,7 @@ static SavedTensor *add_tensor(Saver *saver, const char *name, const Param *para
     *decl = st_decl(name, st_dtype_from(dtype), param->type.ndim, param->type.dim, transposed);
     if (!transposed) decl->dim[0] = rows;
     const StTensor *loaded = saver->model->weights ? st_find(saver->model->weights, name) : NULL;
-    if (loaded && !loaded->ndim && decl->ndim == 1 && rows == 1) decl->ndim = 0; /* a tensor without dims keeps none */
+    if (loaded && !loaded->ndim && decl->ndim == 1 && rows == 1) decl->ndim = 0; /* tensors loaded without dims are saved without dims */
     SavedTensor *tensor = &saver->tensors[saver->count++];
     tensor->transposed = transposed;
     return tensor;
@@ -93,7 +93,7 @@ static Status add_concat(Saver *saver, const Param *param)
     return OK;
 }
 
-/* Gathers the parameters that are slices of one tensor, when it meets the first of them. */
+/* Adds the tensor of which parameter `first` is a slice, with all its slices; nothing if an earlier slice has added it. */
 static Status add_slices(Saver *saver, const Plan *plan, int first)
 {
     const Param *param = plan->params[first];
@@ -322,7 +322,7 @@ int64_t weights_bytes(const Plan *plan, bool adapters)
         const Param *param = plan->params[i];
         if (param->is_adapter != adapters || param->ns) continue;
         int64_t times = (adapters && param->untied) || (plan->adapters_take && !param->is_whole) ? 2 : 1;
-        bytes += times * (dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256); /* 256: its header entry */
+        bytes += times * (dtype_bytes(source_of(plan, param).dtype, type_numel(&param->type)) + 256); /* 256: for its entry in the header */
     }
     return bytes;
 }
@@ -374,7 +374,7 @@ static Status gradient_of(const Plan *plan, const Param *param, Source *out)
     return OK;
 }
 
-/* Reads as floats the elements [*lo, *hi) of [first, end) that this rank writes. The caller frees *out; NULL: there are none. */
+/* Reads, as floats, the elements of [first, end) that this rank writes: [*lo, *hi). The caller frees *out; NULL: this rank writes none. */
 static Status read_floats(WeightList *list, const Param *param, bool gradient, int64_t first, int64_t end, int64_t *lo, int64_t *hi,
                           float **out)
 {

@@ -56,9 +56,9 @@ const ForeignKey *foreign_row(unsigned tool, OptionScope scope, const char *name
 /* The next row of the same name and value; NULL: none. */
 const ForeignKey *foreign_next(const ForeignKey *row, unsigned tool);
 
-/* A key of the tool near to `name`, which has no row; NULL: none is near. */
+/* The tool's key whose name is nearest to `name`, for which it has no row; NULL: none is near. */
 const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
 
-/* The tool that most keys of a run file belong to. Only keys of a single tool that aren't ours count. 0: no key counts, or several tools
- * have as many. out_key (may be NULL): the tool's first key in the file. */
+/* The tool that most keys of a run file belong to. Only keys of a single tool that aren't ours count. 0: no key counts, or two tools have
+ * the same number of keys. out_key (may be NULL): the tool's first key in the file. */
 unsigned foreign_recognise(const YamlNode *root, const char **out_key);

@@ -313,7 +313,7 @@ static void set_defaults(Port *port)
     for (size_t i = 0; i < num_foreign_defaults; i++) set_default(port, &foreign_defaults[i]);
 }
 
-/* Drops keys that have no effect beside the others. */
+/* Drops keys that have no effect together with the other keys. */
 static void drop_idle(Port *port, PortTarget *target)
 {
     for (int i = 0; i < CONFIG_KEY_COUNT; i++) {
@@ -451,7 +451,7 @@ void port_hint(const char *path, StrBuf *out)
     arena_deinit(&arena);
 }
 
-/* out: the tool's default of an absent key, printed as our key; empty where our default is the same. ours: our default. */
+/* ours: receives our default of an absent key. out: receives the tool's default, as a value of our key; empty if it equals ours. */
 static void write_other(Arena *arena, const ForeignDefault *row, const Config *config, StrBuf *ours, StrBuf *out)
 {
     const OptionInfo *option = &options[row->key];
@@ -469,7 +469,7 @@ static void write_other(Arena *arena, const ForeignDefault *row, const Config *c
     strbuf_deinit(&notes);
 }
 
-/* Whether the row is of the tool, and its key is absent and affects the result of this run. */
+/* Whether the row belongs to the tool, and its key is absent from the run file but affects the result of this run. */
 static bool counts(const ForeignDefault *row, unsigned tool, const Config *config)
 {
     return (row->tools & tool) && options[row->key].effect == EFFECT_RESULT && !config->origin[row->key] && !option_unmet(row->key, config);

@@ -58,7 +58,7 @@ static double epochs_of(const Port *port)
     return epochs;
 }
 
-/* For events every `part` of all steps: sets per_epoch, and returns true, if that is a whole number of times per epoch. */
+/* For events every `part` (below 1) of all steps. If that is a whole number of times per epoch, sets per_epoch and returns true. */
 static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *from)
 {
     double times = 1 / (part * epochs_of(port)), whole = round(times);
@@ -67,7 +67,7 @@ static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *f
     return true;
 }
 
-/* Whether it affects the model when evaluations happen: they end the run early, or choose the best model. */
+/* Whether the steps at which evaluations happen affect the model: evaluations may end the run early, or choose the best model. */
 static bool evals_decide(const Port *port)
 {
     return port->config.early_stopping_patience > 0 || port->config.load_best_model_at_end;
@@ -261,7 +261,7 @@ static void finish_delay(Port *port)
 
 /* ---- the best model ---- */
 
-/* Axolotl's steps between events, given as such or as times per epoch. Below 1: a part of all steps. 0: no event is asked for. */
+/* Axolotl's steps between events, from its number of steps or its times per epoch. Below 1: a part of all steps. 0: no events. */
 static double axolotl_steps(const Port *port, const char *steps, const char *per_epoch)
 {
     double number = number_of(find(port, steps)), times = number_of(find(port, per_epoch));

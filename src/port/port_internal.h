@@ -74,7 +74,7 @@ void port_replace(Port *port, PortTarget *target, ConfigKey key, const char *val
 void port_default(Port *port, ConfigKey key);
 void port_unset(Port *port, PortTarget *target, ConfigKey key);
 
-/* Reports a key without a counterpart, or with an inexact one. changes: the result differs. */
+/* Reports a key that has no counterpart here, or only an inexact one. changes: the result differs. */
 void port_tell(Port *port, bool changes, const YamlNode *key, const char *prefix, const char *text);
 void port_problem(Port *port, const YamlNode *key, const char *fmt, ...) PRINTF_LIKE(3, 4);
 

@@ -282,7 +282,7 @@ static const char *without_language_model(Port *port, const char *pattern)
         for (int i = 0; i < 2; i++)
             if (strncmp(at, names[i], strlen(names[i])) == 0) len = strlen(names[i]);
         size_t escape = len && at[len] == '\\', dot = len + escape;
-        if (len && at[dot] == '.') /* a repeated dot matches anything: only the name is removed */
+        if (len && at[dot] == '.') /* a repeated dot (.*) matches anything and stays: only the name is removed */
             at += at[dot + 1] && strchr("*+?{", at[dot + 1]) ? len : dot + 1;
         else
             strbuf_putc(&out, *at++);

@@ -208,12 +208,12 @@ Status setup_check_tokens(Arena *arena, const char *dir, const Tokenizer *run)
     return status;
 }
 
-/* Checks that each row of a token that the adapter holds belongs to the same token in this run. */
+/* Checks that each token row of the adapter belongs to the same token in this run. */
 static Status check_tokens(Arena *arena, const Config *config, const PeftAdapter *adapter, const HfModel *model)
 {
     bool       is_there;
     Tokenizer *run;
-    NewTokens  tokens = setup_new_tokens(config); /* already in the folder, unless this is a plan */
+    NewTokens  tokens = setup_new_tokens(config); /* the folder has them already, unless the run is only planned */
     if (!adapter->lora.num_tokens && !adapter->lora.num_whole) return OK;
     TRY(file_exists(arena_printf(arena, "%s/tokenizer.json", model->dir), &is_there));
     if (!is_there) return OK;

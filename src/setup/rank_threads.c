@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LEAVE_SECONDS = 10 }; /* for a rank to end after rank 0 has failed */
+enum { LEAVE_SECONDS = 10 }; /* seconds that a rank has to end after rank 0 has failed */
 
 typedef struct RankThread {
     RankTeam *team;
@@ -22,7 +22,7 @@ typedef struct RankThread {
     pthread_t thread; /* unused for the first rank, which has no thread */
     bool      is_started;
     int64_t   done;   /* number of rounds it has finished */
-    Status    status; /* of its last round */
+    Status    status; /* status of its last round */
     char      message[STATUS_MESSAGE_BYTES];
 } RankThread;
 
@@ -163,7 +163,7 @@ void rank_team_destroy(RankTeam *team)
 Status rank_team_run(RankTeam *team, RankWork work, void *context, int *out_failed)
 {
     const RankThread *failed = NULL;
-    for (int r = 0; r < team->count; r++) comm_beat(team->ranks[r].comm, "working"); /* until here no rank was expected to give signs */
+    for (int r = 0; r < team->count; r++) comm_beat(team->ranks[r].comm, "working"); /* between rounds ranks give no signs of progress */
     begin(team, work, context);
     work_as(&team->ranks[0]);
     await_threads(team, NULL);

@@ -141,7 +141,7 @@ int64_t setup_run_length(Arena *arena, const Config *config, const char *dir)
     Status   status = file_exists(arena_printf(arena, "%s/config.json", dir), &is_there);
     if (status == OK) status = is_there ? hf_model_open_as(arena, dir, setup_ir(config), &model) : ERR_NOT_FOUND;
     if (status == OK) return setup_sequence_len(config, model);
-    status_clear(); /* a folder with just a tokenizer, or an unsupported model */
+    status_clear(); /* the folder has only a tokenizer, or a model that isn't supported */
     return config->sequence_len;
 }
 
@@ -221,8 +221,8 @@ static DType wider(DType a, DType b)
     return a == DT_F32 || b == DT_F32 ? DT_F32 : DT_BF16;
 }
 
-/* Chooses the dtypes of master weights and of gradient sums. The sums are fp32 if the backward pass is fp32, or if forward products read
- * fp32 weights. */
+/* Chooses the dtypes of moments, master weights and gradient sums. The sums must be fp32 if the model or the backward pass is fp32, or if
+ * forward products read fp32 master weights. Many micro-steps make them fp32 too, unless grad_accum_dtype is set. */
 static Status choose_dtypes(const Config *config, CompileOptions *out)
 {
     const PrecisionOptions *precision = &out->precision;
@@ -410,7 +410,7 @@ static Status check_grads(const Config *config)
     return OK;
 }
 
-/* Fails, naming the key that makes products read codes. */
+/* Refuses DoRA, and names the key because of which products read codes. */
 static Status refuse_dora(const Config *config)
 {
     bool      of_recipe = config->recipe != OPT_RECIPE_BF16;
@@ -611,7 +611,7 @@ int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *ou
 {
     const struct {
         ConfigKey key;
-        int64_t   bytes, taken; /* taken by others */
+        int64_t   bytes, taken; /* taken: bytes of these that the driver takes */
     } bounds[] = {{CONFIG_KEY_COUNT, plan->facts.memory_bytes / (plan->facts.is_host ? config->gpus : 1), 0},
                   {KEY_run_memory_limit, config->memory_limit, 0},
                   {KEY_run_gpu_memory, config->gpu_memory, plan->facts.driver_bytes}};

@@ -37,7 +37,7 @@ NODISCARD Status setup_model(Arena *arena, const Config *config, HfModel **out_m
 NODISCARD Status setup_view_model(Arena *arena, const Config *config, HfModel **out_model);
 /* Number of ranks of a run. */
 int setup_world(const Config *config);
-/* What is divided among ranks: 1 the optimizer's state, 2 gradients too, 3 weights too. */
+/* The ZeRO level, which says what is divided among ranks: 1 the optimizer's state, 2 also gradients, 3 also weights. */
 int setup_zero_level(const Config *config);
 /* Adds a program to options, with the shape that the run file implies. */
 void setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options);
@@ -47,7 +47,7 @@ NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel
 /* Checks that files of all data sets exist. With `pull`, files on a hub are downloaded; without, they are assumed to exist. */
 NODISCARD Status setup_check_datasets(Arena *arena, const Config *config, bool pull);
 
-/* Opens the device of the run file. gpu: instead, for planning only, the GPU of this name, which need not be present; NULL: none. */
+/* Opens the device of the run file. gpu: the name of a GPU to open instead, for planning only, which need not be present; NULL: none. */
 NODISCARD Status setup_device(const Config *config, const char *gpu, Device **out_device);
 /* The device of rank `index` of the `count` in this process: one GPU each, or a share of the CPU's threads. */
 NODISCARD Status setup_rank_device(const Config *config, int index, int count, Device **out_device);
@@ -55,20 +55,20 @@ NODISCARD Status setup_rank_device(const Config *config, int index, int count, D
 /* Plans options->programs for this model on this device. The plan is allocated in `arena`. */
 NODISCARD Status setup_plan(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* Makes a plan, and if it fits the device a session, without a run file. The caller fills in the session's weights. */
+/* Makes a plan without a run file and, if the plan fits the device, a session. The caller fills in the session's weights. */
 NODISCARD Status setup_session(Arena *arena, const HfModel *model, const CompileOptions *options, Device *device, Plan **out_plan,
                                Session **out_session);
 
-/* Checks that data sets provide all inputs, beside tokens, that programs read. tells: warns of inputs that nothing reads. */
+/* Checks that data sets provide all inputs besides tokens that programs read. tells: warns of inputs that nothing reads. */
 NODISCARD Status setup_check_inputs(const Config *config, const HfModel *model, const Plan *plan, bool tells);
-/* ERR_UNSUPPORTED if the plan reads an own input of the model, which plain texts can't provide. */
+/* ERR_UNSUPPORTED if the plan reads an input that the model declares: plain texts can't provide it. */
 NODISCARD Status setup_refuse_inputs(const HfModel *model, const Plan *plan);
 
 /* Bytes that the plan may use: the least of the device's memory (on the CPU this rank's share of the host's), memory_limit, and
  * gpu_memory minus the driver's part; 0: unlimited, as none is known. *out_key: the key that sets the limit (NULL: not wanted);
  * CONFIG_KEY_COUNT: the device's memory. */
 int64_t setup_memory_limit(const Config *config, const Plan *plan, ConfigKey *out_key);
-/* Bytes that the plan uses of that. If device memory is host memory, includes pinned memory. */
+/* Bytes that the plan uses, to compare with setup_memory_limit. They include pinned memory if the device's memory is the host's. */
 int64_t setup_needed_bytes(const Plan *plan);
 
 /* ERR_NO_FIT if the plans of `ranks_here` ranks of one host pin more than `available` bytes (0: unknown) of its memory. */
