@@ -63,7 +63,7 @@ static const YamlNode *only_item(const YamlNode *value)
     return value->type == YAML_SEQUENCE && value->count == 1 && value->items[0]->type == YAML_SCALAR ? value->items[0] : value;
 }
 
-/* The next row with the same name and value; NULL: none. */
+/* The next row with the name and value of `alias`; NULL: none. */
 static const OptionAlias *next_meaning(const OptionAlias *alias)
 {
     const OptionAlias *next = alias + 1;

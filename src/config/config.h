@@ -122,6 +122,6 @@ void config_markdown(StrBuf *out);
 void config_schema(StrBuf *out);
 void config_keys(StrBuf *out);
 
-/* Help for one key of a run or a dataset (datasets.path), by our name, by another tool's name, or for a foreign key without an equivalent
- * here. ERR_INVALID suggests the nearest name. */
+/* Writes help for one key of a run or a dataset (datasets.path). `key`: our name, another tool's name, or a foreign key without an
+ * equivalent. ERR_INVALID suggests the nearest name. */
 NODISCARD Status config_help(StrBuf *out, const char *key);

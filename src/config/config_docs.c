@@ -160,7 +160,7 @@ static bool help_of_peer(StrBuf *out, OptionScope scope, const char *name, bool 
     return found;
 }
 
-/* The key of a dataset's name: "path" for "datasets.path", "validation_datasets.0.path" or "datasets[].path". NULL: the name has no such
+/* The key of a dataset's name: "path" for "datasets.path", "validation_datasets.0.path" or "datasets[].path". NULL: the name has another
  * form. */
 static const char *dataset_key(const char *name)
 {

@@ -17,7 +17,8 @@ typedef enum OptionKind {
     KIND_DATASETS
 } OptionKind;
 
-/* words: the set of choices, else NULL. has_limits: min and max apply; above_min: min itself is excluded. */
+/* words: the name of the set of choices that a value must be from; NULL: any value. has_limits: min and max apply; above_min: min itself is
+ * excluded. */
 typedef struct OptionLimits {
     bool        has_limits, above_min;
     double      min, max;

@@ -17,9 +17,8 @@ static double seconds_of_cost(const Program *program)
     return 1e-11 * program->cost.flops + 5e-11 * program->cost.bytes;
 }
 
-/* The least time that a launch takes on its stream. The number of copies and collectives needn't grow by the same amount with each layer,
- * as pieces and chunks hold several values and chunks are padded. The bytes that they move do, so of these launches only the bytes are
- * counted. */
+/* The least time that a launch takes on its stream. Of copies and collectives only the bytes count: these grow by the same amount with each
+ * layer. The number of copies and collectives needn't, as pieces and chunks hold several values, and chunks are padded. */
 static double least_launch_seconds(const DeviceFacts *facts, const Launch *launch)
 {
     const double padded = 1e-3; /* largest share of padding in the chunks that passes/layout.c makes */

@@ -1,5 +1,5 @@
 /* Finds settings that fit where a plan doesn't. Settings are changed one by one, then together with those of memory: auto, and each change
- * is planned. Only the first layers of a deep model are planned; the others are taken to repeat them. */
+ * is planned. Only the first layers of a deep model are planned; later layers are assumed to repeat them. */
 #include "fit/depths.h"
 
 #include "config/options.h"

@@ -131,7 +131,7 @@ static void set_value(Config *config, ConfigKey key, int64_t value)
         *(int64_t *)field = value;
 }
 
-/* The run's config with a candidate's settings. False: one of the settings has no effect, or isn't allowed, beside the others. */
+/* The run's config with a candidate's settings. False: one of the settings has no effect, or isn't allowed, together with the others. */
 static bool make_config(const Search *s, const Candidate *c, Config *out)
 {
     *out = *s->config;
@@ -172,7 +172,7 @@ static int64_t num_combinations(const Search *s, Kind kind)
     return count;
 }
 
-/* Sets each dimension of a kind to its last value, unless that value has no effect beside the others. */
+/* Sets each dimension of a kind to its last value, unless that value has no effect together with the others. */
 static void take_last(const Search *s, Candidate *c, Kind kind)
 {
     Config config;
@@ -242,9 +242,9 @@ static PlanSize bounds_of(Search *s, Candidate c)
     return size_of(s, &c, false);
 }
 
-/* Bounds that hold for all combinations of to_host dimensions. The time bound leaves out copies to and from the host. If memory without
- * such copies doesn't fit, the memory bound counts only what can't leave the device and, with_live, the fewest activations (which takes one
- * more plan). */
+/* Bounds that hold for all combinations of to_host dimensions. The time bound leaves out copies to and from the host. If memory doesn't fit
+ * without offloading, the memory bound counts only what can't leave the device and, with_live, the fewest activations (this takes one more
+ * plan). */
 static PlanSize bounds_of_all(Search *s, const Candidate *c, bool with_live)
 {
     Candidate all = *c, live = *c;

@@ -167,8 +167,8 @@ static void add_head(EventFile *e, int64_t first_step)
     add_event(e, first_step, EVENT_SESSION_LOG, e->what.data, e->what.len);
 }
 
-/* Seconds since 1970 for the new file's name, made later than those of every file in the folder. So the new file sorts last, even after two
- * starts in one second or on hosts whose clocks differ. */
+/* *out: the time for the new file's name, in seconds since 1970: now, or just after the latest time in the folder's names. So the new file
+ * sorts last, even after two starts in one second or on hosts whose clocks differ. */
 static Status choose_seconds(EventFile *e, const char *folder, long long *out)
 {
     const char **names;

@@ -31,7 +31,7 @@ void                metrics_close(Metrics *metrics); /* NULL is fine */
 const MetricsFound *metrics_found(const Metrics *metrics);
 /* The history of all lines; NULL if metrics is NULL. */
 const History *metrics_history(const Metrics *metrics);
-/* Syncs all lines to disk. *mark: where they end, with their hash (its step isn't changed). */
+/* Syncs all lines to disk. *mark: where they end, with their hash (mark->step isn't changed). */
 NODISCARD Status metrics_sync(Metrics *metrics, MetricsMark *mark);
 
 /* One rank's share of a step. */

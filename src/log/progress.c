@@ -11,7 +11,7 @@
 
 enum { MAX_FIELDS = 13 + MOST_SCALARS, FIELD_BYTES = 64, LINE_BYTES = MAX_FIELDS * FIELD_BYTES };
 
-/* A line's parts in order. Parts of rank 0 always stay. If the terminal is too narrow, the parts of the highest rank are left out first. */
+/* A line's parts in order. If the terminal is too narrow, parts with the highest `rank` are left out first; those with 0 always stay. */
 typedef struct Line {
     char text[MAX_FIELDS][FIELD_BYTES];
     int  rank[MAX_FIELDS], count;
@@ -36,7 +36,7 @@ static char *add_field(Line *line, int rank)
     return line->text[line->count++];
 }
 
-/* Joins the parts of rank up to most_rank, two blanks between them. Returns the length. */
+/* Joins the parts whose `rank` is at most most_rank, with two blanks between them. Returns the length. */
 static int join(const Line *line, int most_rank, char out[LINE_BYTES])
 {
     int len = 0;

@@ -209,7 +209,7 @@ static double largest_error(const What *what, const TensorType *type, const void
     return error;
 }
 
-/* Whether another run on the first run's result gives the same result. */
+/* Whether running the collective again, on its own result, gives the same result. */
 static bool is_lasting(const What *what)
 {
     return what->op == &op_all_reduce ? what->max : !what->accumulate;
@@ -273,7 +273,7 @@ static Status check_work(RankRun *run)
     static const OpDef *const ops[] = {&op_gather, &op_gather_cols, &op_reduce_scatter, &op_all_reduce, &op_all_to_all};
     static const int64_t      counts[] = {1, 1003, 1 << 17};
     for (int i = 0; i < 5 * 3 * 2 * 2; i++) {
-        bool second = i / 30; /* all_reduce by maximum, or reduce_scatter that accumulates */
+        bool second = i / 30; /* the second variant: all_reduce by maximum, reduce_scatter that accumulates */
         What what = {ops[i % 5], i / 15 % 2 ? DT_BF16 : DT_F32, counts[i / 5 % 3], .max = second, .accumulate = false};
         if (what.op != &op_reduce_scatter && what.op != &op_all_reduce && second) continue;
         if (what.op == &op_reduce_scatter) what.accumulate = second, what.max = false;

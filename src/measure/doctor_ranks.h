@@ -1,5 +1,5 @@
-/* doctor for several devices that work together: checks every collective op over all of them against sums made on the host, measures
- * speed, and checks that all ranks end when one fails. */
+/* doctor for several devices that work together: checks every collective op over all of them against sums made on the host, and measures
+ * speed. Also checks that all ranks end when one fails. */
 #pragma once
 
 #include "measure/doctor.h"
@@ -11,5 +11,5 @@ typedef Status (*DoctorOpen)(int rank, Device **out); /* Opens the device of a r
 NODISCARD Status doctor_check_ranks(DoctorOpen open, int ranks, FILE *out, DoctorCounts *counts);
 /* Prints the speed of gather and reduce_scatter, by size, as bytes that each link carries. */
 NODISCARD Status doctor_measure_ranks(DoctorOpen open, int ranks, FILE *out);
-/* One rank fails while the others' devices wait for it. OK if all of them end with its message. */
+/* Lets one rank fail while the devices of all other ranks wait for it. OK if all ranks end with its message. */
 NODISCARD Status doctor_break_ranks(DoctorOpen open, int ranks);

@@ -1,8 +1,8 @@
 /* The least time that a step needs on this machine, to compare its real time against.
  *
  * Only arithmetic that the step's rows require counts: attention within documents, the output head for trained tokens. Rates of a GPU
- * are from its data sheet. The rate of a CPU is measured, and only arithmetic is limited by it, as nobody knows which part of the memory
- * traffic stays in caches. */
+ * are from its data sheet. The rate of a CPU is measured. It limits arithmetic alone, as nobody knows which part of the memory traffic
+ * stays in caches. */
 #pragma once
 
 #include "data/loader.h"

@@ -1,5 +1,5 @@
-/* Measures how fast a model decodes, with random weights and prompts and as many texts at once as there are rows. Only config.json is
- * read from the model folder. */
+/* Measures how fast a model decodes several texts at once, one in each row, with random weights and prompts. Only config.json is read from
+ * the model folder. */
 #pragma once
 
 #include "base/dtype.h"
@@ -37,7 +37,7 @@ NODISCARD Status text_bench_create(const TextBenchOptions *options, TextBench **
 void             text_bench_destroy(TextBench *bench);
 NODISCARD Status text_bench_run(TextBench *bench, TextTimes *out_times);
 
-/* Receives the seconds of each of a program's launches, and the cost of measuring a launch, already subtracted. */
+/* Receives the seconds of each launch of a program. overhead: seconds that measuring a launch costs, already subtracted. */
 typedef void (*TextProfile)(void *context, const Program *program, const double *seconds, double overhead);
 
 /* Profiles a decode step at the positions where the last run ended; with `prefill` each program that reads the first prompt. */

@@ -14,6 +14,6 @@ NODISCARD Status gguf_import(const char *path, DType quantised, const char *fold
 
 #define UNPACKED_PREFIX "gguf--" /* begins the name of a folder that gguf_local_dir makes */
 
-/* *out_dir: if `path` is a GGUF file, the folder it is unpacked into, in the hub's cache, made the first time. Quantised weights become
+/* *out_dir: if `path` is a GGUF file, a folder in the hub's cache, into which the first call unpacks the file; quantised weights become
  * bf16 there. Any other path is returned as it is. */
 NODISCARD Status gguf_local_dir(Arena *arena, const char *path, const char **out_dir);

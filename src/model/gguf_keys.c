@@ -1,5 +1,5 @@
-/* Hyper-parameters of a model as keys of GGUF. A setting that the format can't express is refused. If it matters only for long texts, it
- * limits the context instead. */
+/* Hyper-parameters of a model as keys of GGUF. A setting that the format can't express is refused, or limits the context if it matters only
+ * for long texts. */
 #include "model/gguf_internal.h"
 
 #include "base/log.h"
@@ -8,7 +8,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { ANY_POSITIONS = 1 << 30 }; /* if config.json names no longest text */
+enum { ANY_POSITIONS = 1 << 30 }; /* max_positions if config.json names no longest text */
 
 static const GgufFamily families[] = {
 #define GGUF_FAMILY(name, architecture, written, traits) {GGUF_FAMILY_##name, architecture, written, traits},

@@ -1,5 +1,5 @@
-/* Writes the tokenizer of a model's folder as keys of GGUF. There are two kinds: byte-level BPE, whose rule for splitting text into words
- * must have a name in GGUF, and BPE made from SentencePiece, whose merges become scores of tokens. */
+/* Writes the tokenizer of a model's folder as keys of GGUF. There are two kinds. One is byte-level BPE: its rule for splitting text into
+ * words must have a name in GGUF. The other is BPE made from SentencePiece: its merges become scores of tokens. */
 #include "model/gguf_internal.h"
 
 #include "base/log.h"

@@ -99,8 +99,7 @@ static void take_quantization(HfModel *model)
     if (json_remove(&model->config, "quantization_config", &model->quantization)) write_config_text(model);
 }
 
-/* If both exist, transformers takes a rope_scaling that isn't empty in place of rope_parameters, unless rope_parameters has a part for each
- * kind of layer. */
+/* If config.json has both keys, transformers uses rope_scaling, unless it is empty or rope_parameters has a part for each kind of layer. */
 static void settle_rope(HfModel *model)
 {
     const JsonValue *scaling = json_get(&model->config, "rope_scaling"), *rope = json_get(&model->config, "rope_parameters");
@@ -118,7 +117,7 @@ static Status read_config_text(HfModel *model)
     return read_facts(model);
 }
 
-/* If the name of a missing folder is one that this program gives in the hub's cache, the message says how to make it again. */
+/* If a missing folder has a name that this program gives to folders in the hub's cache, the message says how to make the folder again. */
 static Status tell_made(Status status, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;

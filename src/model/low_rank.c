@@ -1,5 +1,5 @@
-/* Singular vectors are the eigenvectors of w^T w. A small basis that nearly contains the largest of them is built from a random block and
- * its products with w^T w (block Krylov; Musco and Musco 2015). Within it the eigenproblem is small, and Jacobi rotations solve it. The
+/* Singular vectors are the eigenvectors of w^T w. A small basis that nearly contains the largest of them is built: a random block, and
+ * products of w^T w with it (block Krylov; Musco and Musco 2015). Within it the eigenproblem is small, and Jacobi rotations solve it. The
  * best vectors start the next basis, until their residual is at most TOLERANCE. All is in double; each sum has a fixed order. */
 #include "model/low_rank.h"
 

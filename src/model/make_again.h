@@ -5,7 +5,7 @@
 #include "base/pool.h"
 #include "passes/quantise.h"
 
-/* Quantises a matrix (rows, cols). parts: as many as the format has, allocated in `arena`. */
+/* Quantises a matrix (rows, cols). parts: receives the format's parts, allocated in `arena`. */
 NODISCARD Status weight_quantise(Arena *arena, const WeightFormat *format, int64_t rows, int64_t cols, const float *values,
                                  ThreadPool *pool, void *parts[FORMAT_MAX_PARTS]);
 

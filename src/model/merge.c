@@ -374,7 +374,7 @@ static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied
 /* Replaces each quantised matrix by the tensors that the folder stores for it. Tensors that belong to no matrix are added. */
 static Status find_stored(Merger *merger, const HfModel *base)
 {
-    size_t  added = merger->num_sources - st_count(merger->base); /* sources after those of the base's tensors */
+    size_t  added = merger->num_sources - st_count(merger->base); /* number of sources beyond the base's tensors */
     Source *numbers = merger->sources;
     TRY(st_open(base->dir, &merger->folder));
     size_t count = st_count(merger->folder);
@@ -474,7 +474,7 @@ Status merge_adapter(HfModel *base, const PeftAdapter *adapter, bool quantised, 
     TRY(peft_check_model(adapter, base));
     TRY(peft_open_tensors(adapter->dir, &file));
     SCOPED(merger_deinit) Merger merger = {.base = base->weights, .adapter = file, .lora = &adapter->lora, .pool = pool};
-    /* a base stored in that format is read as in training anyway */
+    /* a base stored in that format needs none: it is read as in training */
     if (!hf_model_has_format(base, adapter->base_format)) merger.format = adapter->base_format;
     bool untied = false;
     TRY(find_sources(&merger, base, &untied));

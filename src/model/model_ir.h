@@ -8,8 +8,8 @@
 /* The IR file that a run names. */
 typedef struct NamedIr {
     const char *file;       /* NULL: the run names none */
-    bool        may_be_run; /* if it is Python: whether it may be run */
-    const char *key, *kind; /* key: the key of the run file that names it (ir, objective); kind: what it holds (model, objective) */
+    bool        may_be_run; /* whether a Python file may be run */
+    const char *key, *kind; /* key: the run file's key that names `file` (ir, objective); kind: what the file defines (model, objective) */
 } NamedIr;
 
 /* config: the parsed config.json; the IR must be of its architecture. */

@@ -76,7 +76,7 @@ static void add_keys(Arena *arena, const JsonValue *list, const char **names, si
 {
     for (uint32_t i = 0; list && list->type == JSON_ARRAY && i < list->count; i++) {
         const JsonValue *item = list->items[i].type == JSON_OBJECT ? json_get(&list->items[i], "key") : &list->items[i];
-        if (!item) continue; /* a symbol computed from others */
+        if (!item) continue; /* a symbol that is computed from others has no key */
         if (item->type == JSON_ARRAY) add_keys(arena, item, names, count);
         if (item->type != JSON_STRING || *count == MAX_NAMES) continue;
         const char *key = item->string.data, *dot = strchr(key, '.');

@@ -198,7 +198,7 @@ static Status read_whole(Arena *arena, const JsonValue *config, const char *name
     return read_bool(config, name, "ensure_weight_tying", &lora->tie_whole);
 }
 
-/* The module that was trained whole and whose weight this tensor is; NULL: the tensor is no such weight. */
+/* The module whose weight this tensor is, if the module was trained whole; else NULL. */
 static const char *whole_of(Arena *arena, const LoraOptions *lora, const char *tensor)
 {
     const char *name = name_of_copy(arena, tensor), *dot = name ? strrchr(name, '.') : NULL;
@@ -572,10 +572,10 @@ Status peft_check_model(const PeftAdapter *adapter, const HfModel *model)
 const char *peft_base_name(Arena *arena, const char *model)
 {
     char full[PATH_MAX];
-    return realpath(model, full) ? arena_strdup(arena, full) : model; /* if it is no folder here, it is a name on the hub */
+    return realpath(model, full) ? arena_strdup(arena, full) : model; /* a model that is no folder here is a name on the hub */
 }
 
-/* Writes `key` with the value that `chosen` has for it; if it has none, with `none`. */
+/* Writes `key` with its value in `chosen` or, if `chosen` lacks the key, with `none`. */
 static void put_chosen(StrBuf *out, const JsonValue *chosen, const char *key, const char *none)
 {
     const JsonValue *value = chosen ? json_get(chosen, key) : NULL;

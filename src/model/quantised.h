@@ -49,6 +49,6 @@ const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, cons
 void quantised_declare(const QuantisedTensor *tensor, int part, StDecl *decl);
 /* Appends a part: `data`, or, if the part is NF4's offset, the text of `stored` with the offset at `data`. */
 NODISCARD Status quantised_append(const QuantisedTensor *tensor, const StTensor *stored, int part, const void *data, FileWriter *out);
-/* Part k of the matrix, in the dtype of its format. If it is stored in another dtype, it is converted into *scratch, on the heap; the
- * caller frees that. */
+/* Part k of the matrix, in the dtype of its format; k = made.num_parts: NF4's offset. *scratch is NULL at first; it is reallocated to hold
+ * a part that is stored in another dtype. The caller frees it. */
 const void *quantised_part(const QuantisedTensor *tensor, int k, float **scratch);

@@ -1,4 +1,4 @@
-/* The token with which the chat template ends a turn. If it isn't the tokenizer's EOS, a server must stop at both: the saved
+/* The token with which the chat template ends a turn. If it isn't the tokenizer's EOS, a server must stop at both tokens, so the saved
  * generation_config.json names both. */
 #pragma once
 

@@ -19,18 +19,18 @@ NODISCARD Status weights_check(const Plan *plan, HfModel *model);
  * NULL. */
 NODISCARD Status weights_check_finite(HfModel *model, ThreadPool *pool);
 
-/* Fills every parameter that isn't an adapter's from the model's safetensors, converting dtypes. Errors: those of weights_check, and values
+/* Fills all parameters but those of adapters from the model's safetensors, converting dtypes. Errors: those of weights_check, and values
  * that aren't finite. */
 NODISCARD Status weights_load(Session *session, HfModel *model);
 /* Like weights_load, but subtracts the products of `pairs` from their layers' weights. NULL: no pairs. */
 NODISCARD Status weights_load_less(Session *session, HfModel *model, const LoraPairs *pairs);
 /* Reads all elements of a parameter, in the shape of its type, from the model's weights, which are open. */
 NODISCARD Status weights_read(const HfModel *model, const Param *param, float *out);
-/* Fills only the parameters of the other models that the model's objective reads. */
+/* Fills only the parameters of the model's namespaces: other models whose outputs its objective reads. */
 NODISCARD Status weights_load_namespaces(Session *session, HfModel *model);
 
-/* Logs the largest relative error (Euclidean norm) among the matrices of a quantised folder that a recipe quantises again, to FP8 codes
- * with one scale. Logs nothing if there are none. Call it once the matrices are loaded. */
+/* A recipe may quantise matrices of a quantised folder again, to FP8 codes with one scale. Logs the largest relative error (Euclidean norm)
+ * of such a matrix; nothing if there are none. Call it once the matrices are loaded. */
 NODISCARD Status weights_tell_requantised(Session *session, const HfModel *model);
 
 /* Sets in `options` the format in which a plan keeps the model's frozen matrices; the weights are open. is_asked: use `format` (NULL: their

@@ -53,12 +53,12 @@ NODISCARD Status foreign_find(const char *name, unsigned *out_tool);
 /* The first row for a key and its value; NULL: the tool has no such row. */
 const ForeignKey *foreign_row(unsigned tool, OptionScope scope, const char *name, const YamlNode *value);
 
-/* The next row of the same name and value; NULL: none. */
+/* The next row of the tool with the name and value of `row`; NULL: none. */
 const ForeignKey *foreign_next(const ForeignKey *row, unsigned tool);
 
 /* The tool's key whose name is nearest to `name`, for which it has no row; NULL: none is near. */
 const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
 
-/* The tool that most keys of a run file belong to. Only keys of a single tool that aren't ours count. 0: no key counts, or two tools have
- * the same number of keys. out_key (may be NULL): the tool's first key in the file. */
+/* The tool that most keys of a run file belong to. Only keys count that belong to a single tool and aren't ours. 0: no key counts, or two
+ * tools have the same number of keys. out_key (may be NULL): the tool's first key in the file. */
 unsigned foreign_recognise(const YamlNode *root, const char **out_key);

@@ -73,7 +73,7 @@ static bool evals_decide(const Port *port)
     return port->config.early_stopping_patience > 0 || port->config.load_best_model_at_end;
 }
 
-/* Sets events to every `steps` steps or, below 1, every such part of all steps. per_epoch: our key for times per epoch; 0: none. */
+/* Sets events to every `steps` steps; `steps` below 1 is a part of all steps. per_epoch: our key for times per epoch; 0: none. */
 static void set_steps(Port *port, Given given, double steps, ConfigKey key, ConfigKey per_epoch, const char *from)
 {
     double most = -1;

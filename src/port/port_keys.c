@@ -126,7 +126,7 @@ static void finish_schedule(Port *port)
             read_schedule_member(port, members->keys[i], members->items[i]);
     drop_warmup_of_constant(port);
     if (port->from[KEY_run_warmup_steps]) {
-        port_unset(port, &port->run, KEY_run_warmup_ratio); /* in all tools steps override the part */
+        port_unset(port, &port->run, KEY_run_warmup_ratio); /* in all tools a number of warm-up steps overrides a part */
         port->has_no_default[KEY_run_warmup_ratio] = true;
     }
 }
@@ -154,7 +154,8 @@ static void finish_axolotl_warmup(Port *port)
     port->has_no_default[KEY_run_warmup_ratio] = true;
 }
 
-/* A warm-up longer than the run is refused here: shortens it to max_steps, and lowers the learning rate to what it reaches by then. */
+/* A warm-up longer than the run is refused here: shortens it to max_steps, and lowers the learning rate to the rate that the warm-up
+ * reaches by then. */
 static void finish_long_warmup(Port *port)
 {
     double      most = (double)port->config.max_steps, warmup = (double)port->config.warmup_steps, rate = port->config.learning_rate;

@@ -185,7 +185,7 @@ static const char *find_path(Port *port, const char *path, bool is_given)
     }
 }
 
-/* Reads the registry; *out_why says why there is none. False after a problem: the file is broken. */
+/* Reads the registry; if there is none, *out_why says why. False after a problem: the file is broken. */
 static bool open_registry(Port *port, const PortPair *pair, const char **out_folder, const char **out_why, JsonValue *out)
 {
     const char *said = port_text(port->root, "dataset_dir"), *dir = port->dataset_dir ? port->dataset_dir : said ? said : "data";

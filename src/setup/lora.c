@@ -34,9 +34,8 @@ static const char *text_of(Arena *arena, const JsonValue *value)
     return copy;
 }
 
-/* The texts of a value that is one item or a list. In adapter_config.json a text that isn't in a list is a regular expression. is_name:
- * such a text is put in parentheses if it looks like a plain name, so that it is still read as an expression ("all-linear" stays as it is).
- */
+/* The texts of a value that is one item or a list. In adapter_config.json a text outside a list is a regular expression. is_name: if such a
+ * text looks like a plain name, it is put in parentheses, so that it is still read as an expression. "all-linear" stays as it is. */
 static StrList list_of(Arena *arena, const JsonValue *value, bool is_name)
 {
     StrList list = {0};
@@ -126,7 +125,7 @@ static const char *value_text(Arena *arena, const Config *config, ConfigKey key)
     return copy;
 }
 
-/* Warns of keys in the run file that are off but differ from the adapter's. For keys that are on, reading the config has warned already
+/* Warns of keys that are off in the run file but not in the adapter. For keys that are on, reading the config has warned already
  * (options.def). given: value of each key in the run file; NULL: not set, or on. */
 static void warn_taken(Config *config, const char *dir, const char *const *given)
 {

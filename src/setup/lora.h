@@ -14,8 +14,8 @@ NODISCARD Status setup_adapter(Config *config);
 /* Checks that the adapter that the run continues belongs to this model. ERR_INVALID, ERR_UNSUPPORTED. */
 NODISCARD Status setup_check_adapter(Arena *arena, const Config *config, const HfModel *model);
 
-/* Checks that ids which the tokenizer of `dir` and the run's tokenizer share stand for the same tokens, else ERR_INVALID. OK if `dir`
- * has no tokenizer. */
+/* Checks that each id of both the tokenizer in `dir` and the run's tokenizer stands for the same token in both; else ERR_INVALID. OK if
+ * `dir` has no tokenizer. */
 NODISCARD Status setup_check_tokens(Arena *arena, const char *dir, const Tokenizer *run);
 
 /* The run's LoRA options; out->enabled false: no LoRA. Pointers in *out are into `arena` or `config`. */

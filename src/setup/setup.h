@@ -1,5 +1,5 @@
-/* From a run file to a session: opens the model folder, chooses options, makes the plan, and checks them against each other before
- * anything is loaded. */
+/* From a run file to a session: opens the model folder, chooses options, makes the plan, and checks that they fit together, before anything
+ * is loaded. */
 #pragma once
 
 #include "comm/comm.h"
