@@ -136,7 +136,8 @@ static bool read_peer(ConfigReader *reader, const Target *target, const char *na
     return true;
 }
 
-/* Handles a key that is neither ours nor an alias that accepts this value: by peers.def, or as unknown. */
+/* Handles a key that is neither ours nor an alias that accepts this value. If peers.def lists the key, its row decides; else the key is
+ * unknown. */
 static void read_foreign(ConfigReader *reader, const Target *target, const YamlNode *key, const YamlNode *value, const char *expected)
 {
     bool is_text = value->type == YAML_SCALAR;
@@ -381,7 +382,7 @@ static Dataset *dataset_at(ConfigReader *reader, DatasetList *list, const YamlNo
     return &list->items[index];
 }
 
-/* Whether the key takes a text. Its argument isn't parsed as YAML then, as a name or a path may begin with a bracket. */
+/* Whether the key takes a text. If so, its argument isn't parsed as YAML, as a name or a path may begin with a bracket. */
 static bool wants_text(OptionScope scope, const char *name)
 {
     const OptionInfo *option = option_find(scope, name);

@@ -1,4 +1,4 @@
-/* Values by kind. */
+/* Reads values of run files by the kind of their option. */
 #include "config/value.h"
 
 #include <ctype.h>

@@ -35,7 +35,7 @@ typedef struct Depths {
 } Depths;
 
 PlanSize plan_size(const Plan *plan, int64_t micro_steps);
-/* Joins PLAN_MICRO and PLAN_UPDATE: seconds add up, memory is the larger. `bytes` and `host_bytes` are of `micro`; bytes -1: invalid. */
+/* Joins PLAN_MICRO and PLAN_UPDATE: seconds add up, memory is the larger. `bytes` and `host_bytes` come from micro; bytes -1: invalid. */
 PlanSize plan_join(const PlanSize *micro, const PlanSize *update);
 /* Computes least_bytes from the other bounds. */
 void plan_bound(PlanSize *size);

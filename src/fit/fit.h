@@ -6,8 +6,8 @@
 /* Simulated seconds of an optimizer step; 0: the device's rates aren't known. */
 double fit_step_seconds(const Plan *plan, int64_t micro_steps);
 
-/* Compares the plan with setup_memory_limit. ERR_NO_FIT lists settings that fit, found by planning them on the device, and, with_table, the
- * plan. */
+/* Compares the plan with setup_memory_limit. If the plan doesn't fit, ERR_NO_FIT lists settings that fit, found by planning them on the
+ * device. with_table: it also shows the plan. */
 NODISCARD Status fit_check_memory(const Config *config, const HfModel *model, Device *device, const Plan *plan, bool with_table);
 
 /* memory: auto: the fastest settings of the grid that fit, the chosen ones first. count 0: none fit; items[0].config then takes the least
@@ -24,15 +24,16 @@ typedef struct MemoryChoices {
     int64_t      tokens; /* tokens of an optimizer step, over all ranks */
 } MemoryChoices;
 NODISCARD Status fit_search(const Config *config, const HfModel *model, Device *device, MemoryChoices *out);
-/* The choices as a table, and as a JSON list of objects. */
+/* These append the choices: fit_print_choices as a table, fit_write_choices as a JSON list of objects. */
 void fit_print_choices(const MemoryChoices *choices, StrBuf *out);
 void fit_write_choices(const MemoryChoices *choices, StrBuf *out);
 /* *out: the settings to run with: the run file's or, with memory: auto, the chosen ones, made in `arena` and shown in a table on stderr.
- * comm: all ranks of the run call this, ranks_here of them on one host. Rank 0 searches, within the memory of the rank that has least. */
+ * comm: all ranks of the run call this, ranks_here of them on one host. Rank 0 searches, within the memory of the rank that has the least.
+ */
 NODISCARD Status fit_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
                             const Config **out);
 
-/* Lines about how the KV cache holds latents, each after `label`; none if no attention uses latents. */
+/* Appends lines that say how the KV cache holds latents, each after `label`; nothing if no attention uses latents. */
 void fit_print_latent(const PlanLatent *latent, const char *label, StrBuf *out);
-/* A table of the plan for people: regions, programs, parameters. */
+/* Appends a table of the plan for people: regions, programs, parameters. */
 void fit_print_plan(const Config *config, const Plan *plan, StrBuf *out);

@@ -1,7 +1,7 @@
 /* memory: auto. Settings that change memory and time but not what is learned form a grid; the fastest that fit are found by compiling.
  * Bounds from plans of the model's first layers (depths.h) rule out most of the grid: settings that can't fit, and settings that can't be
- * faster than enough others that fit. For the rest, lowest bound first, all layers are planned: that time tells whether they are among the
- * fastest. Only then are they compiled as a run would be.
+ * among the fastest that fit. For the rest, lowest time bound first, all layers are planned. If the time of that plan is among the lowest,
+ * the settings are compiled as a run would be.
  *
  * Micro-steps and the update are planned apart, each once for all settings that don't change it. */
 #include "fit/depths.h"
@@ -45,7 +45,8 @@ static bool has_ranks(const Config *config)
     return setup_world(config) > 1 && !origin[KEY_run_shard_gradients] && !origin[KEY_run_shard_weights];
 }
 
-/* Whether weights can be offloaded: there is one rank, each rank keeps only its share (passes/offload.c says why), or they are frozen. */
+/* Whether weights can be offloaded. They can if there is one rank, if each rank keeps only its share (passes/offload.c says why), or if
+ * they are frozen. */
 static bool can_send_weights(const Config *config)
 {
     return setup_world(config) == 1 || setup_zero_level(config) == 3 || config->lora;
@@ -235,7 +236,7 @@ static PlanSize size_of(Search *s, const Candidate *c, bool is_whole)
     return plan_join(&micro, &update);
 }
 
-/* Bounds that hold for all values of memory_only dimensions: their last values take least. */
+/* Bounds that hold for all values of memory_only dimensions: their last values take the least memory. */
 static PlanSize bounds_of(Search *s, Candidate c)
 {
     take_last(s, &c, OF_MEMORY);
@@ -563,7 +564,7 @@ void memory_say_changes(const Config *config, const Config *from, StrBuf *out)
 
 /* ---- all ranks ---- */
 
-/* Every rank gets the room of the rank that has least. */
+/* Gives every rank the room of the rank that has the least. */
 static Status agree_on_room(Comm *comm, Device *device, int ranks_here, Room *room)
 {
     int64_t device_lacks, host_lacks;

@@ -19,7 +19,7 @@ enum { LINE_BYTES = 1024, READ_BYTES = 1 << 20, MOST_LINE_BYTES = 64 << 20 };
 
 struct Metrics {
     AppendFile   file;
-    size_t       told; /* leading bytes that wait, but are in hash and history already */
+    size_t       told; /* of the waiting bytes, how many at the front are in hash and history already */
     uint64_t     hash; /* hash of all lines, in their order */
     History      history;
     Arena        arena; /* for the line being parsed */

@@ -11,8 +11,8 @@ typedef struct TextBenchOptions {
     int         adapters;             /* number of adapters of rank 16 on all linear layers, used by rows in turn; 0: none */
     DType       dtype;                /* dtype of the weights; DT_COUNT: the model's own */
     const char *format;               /* storage format of the blocks' matrices (passes/quantise.h); NULL: plain */
-    const char *kv;                   /* for compile_parse_cache; NULL: auto */
-    bool        split_k;              /* see CompileOptions */
+    const char *kv;                   /* word for the KV cache (compile_parse_cache); NULL: auto */
+    bool        split_k;              /* CompileOptions.split_k */
     int64_t     rows, prompt, tokens; /* tokens of each prompt; tokens timed after each prompt */
     int64_t     context;              /* capacity of a text in tokens; 0: just what it needs */
     bool        samples;              /* sample with temperature, top-k and top-p; else take the likeliest token */

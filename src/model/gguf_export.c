@@ -104,7 +104,7 @@ typedef struct Exporter {
     const GgufFamily *family;
     GgufPreset        preset;
     ThreadPool       *pool;
-    Output           *outputs; /* indexed by declaration */
+    Output           *outputs; /* one for each tensor to write, in the order of `decls` */
     GgufDecl         *decls;
     size_t            count;
     bool              has_head; /* the head is a tensor of its own */

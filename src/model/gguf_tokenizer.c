@@ -405,7 +405,7 @@ static bool has_token(const Tokenizer *tokenizer, const char *text)
     return false;
 }
 
-/* general.name: `name`, except that llama.cpp requires these tokens of a model whose name says Phi-3; if one is missing, "model". */
+/* general.name. It is `name`, but "model" if `name` says Phi-3 and one of the tokens is missing that llama.cpp requires of such a model. */
 static const char *name_for(const Tokenizer *tokenizer, const char *name)
 {
     static const char *const tokens[] = {"</s>", "<unk>", "<s>", "<|endoftext|>"};

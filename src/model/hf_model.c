@@ -1,4 +1,4 @@
-/* Opening a Hugging Face folder, and copying its files when we save one. */
+/* Opening a Hugging Face folder, and copying its files into a folder that we save. */
 #include "model/hf_model.h"
 
 #include "base/json_edit.h"

@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_VALUES = 2 + FORMAT_MAX_PARTS }; /* values of a graph with both ops */
+enum { MOST_VALUES = 2 + FORMAT_MAX_PARTS }; /* most values of a graph with the two ops */
 
 /* Runs the node's kernel; data[id] is the memory of the value `id`. */
 static Status run_node(const Node *node, void *const *data, ThreadPool *pool)

@@ -1,5 +1,4 @@
-/* Quantises a weight to a format and dequantises it again, outside a session. The result is what training over a quantised base computed
- * with. */
+/* Quantises a weight to a format and dequantises it again, outside a session. Training over a quantised base computed with these values. */
 #pragma once
 
 #include "base/pool.h"

@@ -34,7 +34,7 @@ typedef struct Source {
 
 typedef struct Merger {
     const StFile       *base, *adapter;
-    Source             *sources; /* indexed by declaration */
+    Source             *sources; /* one for each tensor to write, in the order of the declarations */
     size_t              num_sources;
     const WeightFormat *format; /* format of matrices during the adapter's training; NULL: as the base stores them */
     StTensor            head;   /* the embedding under the head's name, if the base has no other head */
@@ -346,7 +346,7 @@ static Status find_head(Merger *merger, const Param *param, bool *out_untied)
     return OK;
 }
 
-/* Finds the base's tensors. *out_untied: the head is adapted, so it no longer is the embedding. */
+/* Finds the base's tensors. *out_untied: the merged model's head isn't tied to the embedding. */
 static Status find_sources(Merger *merger, const HfModel *base, bool *out_untied)
 {
     Graph *graph;

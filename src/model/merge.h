@@ -1,6 +1,6 @@
-/* Merging an adapter into its base: W + scale B A; with DoRA its rows are then scaled to the adapter's magnitudes. It is computed in fp32
- * and stored in the base's dtype, or quantised as the base is. If the adapter was trained over a quantised base, W holds the file's values
- * after quantising and dequantising, even in matrices without an adapter. */
+/* Merging an adapter into its base: W + scale B A; with DoRA its rows are then scaled to the adapter's magnitudes. The sum is computed in
+ * fp32 and stored in the base's dtype, or quantised as the base is. If the adapter was trained over a quantised base, W holds the file's
+ * values after quantising and dequantising, even in matrices without an adapter. */
 #pragma once
 
 #include "base/pool.h"

@@ -396,8 +396,8 @@ static bool same_values(const StTensor *a, const StTensor *b)
     return true;
 }
 
-/* The tensor that a copy named `name` must equal. A copy under a tied head's name equals the embedding, or its trained tensor if the head
- * was trained with it. */
+/* The tensor that a copy named `name` must equal. A copy under a tied head's name must equal the embedding or, if the head was trained with
+ * the embedding, the embedding's trained tensor. */
 static const StTensor *find_original(Arena *arena, const StFile *file, const LoraOptions *lora, const HfModel *model, const char *name)
 {
     const StTensor *original = st_find(model->weights, name);

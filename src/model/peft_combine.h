@@ -1,4 +1,4 @@
-/* Combines several adapters into one: it changes each matrix by the weighted sum of their changes. */
+/* Combines several adapters into one, which changes each matrix by the weighted sum of their changes. */
 #pragma once
 
 #include "model/peft.h"

@@ -98,7 +98,7 @@ struct PeftTargets {
     Names            wanted, excluded;
     bool             all_linear;
     const JsonValue *layers;    /* layers_to_transform: a number, or a list; NULL: all layers */
-    Regex          **of_layers; /* match the path up to the number of a layer */
+    Regex          **of_layers; /* expressions for the path up to a layer's number */
     uint32_t         num_of_layers;
 };
 

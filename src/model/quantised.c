@@ -269,7 +269,7 @@ static Status read_nvfp4(const Reader *r, const StTensor *codes, QuantisedTensor
 typedef struct Format {
     const char *name, *kept;             /* name in messages; name in a plan */
     const char *suffixes[MOST_SUFFIXES]; /* ends of the names of other parts, after the name of the codes */
-    const char *ignored[MOST_SUFFIXES];  /* ends of tensors about quantised activations, which aren't read */
+    const char *ignored[MOST_SUFFIXES];  /* ends of the names of tensors that aren't read: those about quantised activations */
     Status (*read)(const Reader *r, const StTensor *codes, QuantisedTensor *q);
     void (*to_f32)(const StMade *made, int64_t first, int64_t count, float *dst);
     bool (*is_tame)(const StMade *made);

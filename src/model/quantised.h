@@ -43,7 +43,7 @@ const QuantisedTensor *quantised_of(const StTensor *tensor);
 /* The format in which a plan can keep a matrix stored like this unchanged; NULL: none. */
 const WeightFormat *quantised_weight_format(const QuantisedTensor *tensor);
 /* The matrix of `file` to which the folder's tensor named `stored` belongs; NULL: to no matrix. *out_part: which part of the matrix's
- * format that tensor holds; -1: none, it doesn't depend on the values. */
+ * format that tensor holds; -1: none, as that tensor doesn't depend on the matrix's values. */
 const StTensor *quantised_owner(const StFile *file, QuantisedFormat format, const char *stored, int *out_part);
 /* decl declares the part as the folder stores it; changes decl to fit the part made anew from other values. */
 void quantised_declare(const QuantisedTensor *tensor, int part, StDecl *decl);

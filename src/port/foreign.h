@@ -56,7 +56,7 @@ const ForeignKey *foreign_row(unsigned tool, OptionScope scope, const char *name
 /* The next row of the tool with the name and value of `row`; NULL: none. */
 const ForeignKey *foreign_next(const ForeignKey *row, unsigned tool);
 
-/* The tool's key whose name is nearest to `name`, for which it has no row; NULL: none is near. */
+/* The tool's key nearest to `name`, which is none of the tool's keys; NULL: none is near. */
 const char *foreign_nearest(unsigned tool, OptionScope scope, const char *name);
 
 /* The tool that most keys of a run file belong to. Only keys count that belong to a single tool and aren't ours. 0: no key counts, or two

@@ -8,9 +8,10 @@ typedef struct PortOptions {
     const char *dataset_dir; /* folder of LLaMA-Factory's dataset_info.json; NULL: the file's key dataset_dir tells */
 } PortOptions;
 
-/* Appends a run file that means what the file at `path` means to its tool. A comment on each line says where the value comes from; comments
- * at the end list keys without a counterpart. out_lost: one line, in `arena`, for each dropped key that changes the result. ERR_INVALID
- * when the tool isn't recognized or the file needs something that isn't here; *problems (may be NULL) then has a line for each. */
+/* Appends a run file that asks this program for what the file at `path` asks its tool for. A comment on each line says where the value
+ * comes from; comments at the end list keys without a counterpart. out_lost: one line, in `arena`, for each dropped key that changes the
+ * result. ERR_INVALID when the tool isn't recognized or the file needs something that isn't here; *problems (may be NULL) then has a line
+ * for each. */
 NODISCARD Status port_file(Arena *arena, const char *path, const PortOptions *options, StrBuf *out, StrList *out_lost, StrBuf *problems);
 
 /* As port_file, for a text. `path` is its name in messages; a registry is looked for in its folder. */

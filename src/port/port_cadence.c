@@ -58,7 +58,7 @@ static double epochs_of(const Port *port)
     return epochs;
 }
 
-/* For events every `part` (below 1) of all steps. If that is a whole number of times per epoch, sets per_epoch and returns true. */
+/* For events every `part` (below 1) of all steps. If that is a whole number of events per epoch, sets per_epoch and returns true. */
 static bool set_part(Port *port, double part, ConfigKey per_epoch, const char *from)
 {
     double times = 1 / (part * epochs_of(port)), whole = round(times);

@@ -480,7 +480,7 @@ static CrossBy crossing(Choice copies)
     return copies == OPT_SWITCH_ON ? CROSS_COPIES : copies == OPT_SWITCH_OFF ? CROSS_NCCL : CROSS_AUTO;
 }
 
-/* Sets how the device shall work, before anything is allocated on it. */
+/* Sets the device's kind of host memory and its ways to gather and reduce over ranks, before anything is allocated on it. */
 static void instruct(const Config *config, Device *device)
 {
     Choice send = config->memcpy_send_recv, reduce = config->use_all_to_all_reduce;

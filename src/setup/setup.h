@@ -41,7 +41,7 @@ int setup_world(const Config *config);
 int setup_zero_level(const Config *config);
 /* Adds a program to options, with the shape that the run file implies. */
 void setup_add_program(const Config *config, const HfModel *model, ProgramSpec spec, CompileOptions *options);
-/* Pointers in *out are into `arena` or `config`. */
+/* Sets *out from the run file. Pointers in *out are into `arena` or `config`. */
 NODISCARD Status setup_options(Arena *arena, const Config *config, const HfModel *model, CompileOptions *out);
 
 /* Checks that files of all data sets exist. With `pull`, files on a hub are downloaded; without, they are assumed to exist. */
