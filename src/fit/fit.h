@@ -28,8 +28,7 @@ NODISCARD Status fit_search(const Config *config, const HfModel *model, Device *
 void fit_print_choices(const MemoryChoices *choices, StrBuf *out);
 void fit_write_choices(const MemoryChoices *choices, StrBuf *out);
 /* *out: the settings to run with: the run file's or, with memory: auto, the chosen ones, made in `arena` and shown in a table on stderr.
- * comm: all ranks of the run call this, ranks_here of them on one host. Rank 0 searches, within the memory of the rank that has the least.
- */
+ * comm: all ranks of the run call this, ranks_here of them on one host. Rank 0 searches, within the least memory that any rank has. */
 NODISCARD Status fit_settle(Arena *arena, const Config *config, const HfModel *model, Device *device, Comm *comm, int ranks_here,
                             const Config **out);
 

@@ -12,7 +12,7 @@ typedef struct HeadBenchOptions {
     int64_t      threads;
 } HeadBenchOptions;
 
-/* Seconds per batch. */
+/* Times are seconds per batch. */
 typedef struct HeadTimes {
     double   mean, sigma, least, most; /* with two batches in flight: time from result to result */
     double   alone;                    /* mean with one batch in flight */

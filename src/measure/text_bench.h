@@ -13,7 +13,7 @@ typedef struct TextBenchOptions {
     const char *format;               /* storage format of the blocks' matrices (passes/quantise.h); NULL: plain */
     const char *kv;                   /* word for the KV cache (compile_parse_cache); NULL: auto */
     bool        split_k;              /* CompileOptions.split_k */
-    int64_t     rows, prompt, tokens; /* tokens of each prompt; tokens timed after each prompt */
+    int64_t     rows, prompt, tokens; /* rows; tokens of each prompt; tokens timed after each prompt */
     int64_t     context;              /* capacity of a text in tokens; 0: just what it needs */
     bool        samples;              /* sample with temperature, top-k and top-p; else take the likeliest token */
     bool        prefill; /* time only the reading of prompts (with `tokens` 0), and forward passes over the same number of tokens */

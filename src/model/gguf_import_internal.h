@@ -12,7 +12,7 @@ typedef struct Import {
     DType             quantised;
 } Import;
 
-/* The number of the key FAMILY.name; `fallback` if the file doesn't have it. */
+/* The numeric value of the key FAMILY.name; `fallback` if the file doesn't have the key. */
 double gguf_import_number(Import *import, const char *name, double fallback);
 
 /* Writes config.json. */

@@ -27,7 +27,7 @@ typedef struct GgufFamily {
 } GgufFamily;
 
 NODISCARD Status  gguf_find_family(const HfModel *model, const GgufFamily **out);
-const GgufFamily *gguf_family_of(Str written); /* found by its name in GGUF files; NULL: none */
+const GgufFamily *gguf_family_of(Str written); /* the family with this name in GGUF files; NULL: none */
 
 /* A rule that cuts text into words, and its name (gguf_pre.def). */
 typedef struct GgufPre {
