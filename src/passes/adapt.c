@@ -1,6 +1,6 @@
 /* adapt: LoRA (Hu et al. 2021). Each target linear y = x W^T becomes y + (alpha / r) dropout(x) A^T B^T, with rsLoRA (Kalajdzievski 2023)
- * alpha / sqrt(r). With DoRA (Liu et al. 2024) the rows of W + s B A get trained lengths. The base is frozen: all that later passes see of
- * this is that its parameters aren't trained. Where rows choose among several adapters, the A matrices of all are stacked into one, and op
+ * alpha / sqrt(r). With DoRA (Liu et al. 2024) the rows of W + s B A get trained lengths. The base is frozen: to later passes this only
+ * shows as parameters that aren't trained. Where rows choose among several adapters, the A matrices of all are stacked into one, and op
  * lora_rows adds each row's own adapter. */
 #include "base/philox.h"
 #include "ops/attrs.h"
@@ -89,7 +89,7 @@ static Value *add_param(Graph *graph, const Param *base, const char *suffix, con
     return graph_add_param(graph, param);
 }
 
-/* A or B of the weight's adapter, as `half` says. */
+/* Adds matrix A or B of the weight's adapter. half: PEFT_A or PEFT_B. */
 static Value *add_adapter(Graph *graph, const Param *base, const char *half, int64_t rows, int64_t cols, InitKind init)
 {
     const char *tensor = arena_printf(graph->arena, PEFT_TENSOR, base->module, half);
@@ -181,7 +181,7 @@ static Status wrap(Graph *graph, Node *linear, const LoraOptions *lora, bool tra
     Node  *after = linear->next;
     if (is_normal) a->param->init_std = 1.0f / (float)module->r;
     work_behind(graph, linear);
-    const char *site = graph->num_params > before ? base->name : y->name; /* further readers of a weight drop elements of their own */
+    const char *site = graph->num_params > before ? base->name : y->name; /* each further reader of a weight has its own dropout mask */
     if (training && lora->dropout > 0) TRY(drop(graph, y->name, site, lora->dropout, x, &x));
     double scale = lora_scale(lora, module->r, module->alpha);
     if (lora->use_dora) {
@@ -212,7 +212,7 @@ static int64_t rank_room(const CompileOptions *options)
     return (most + RANK_MULTIPLE - 1) / RANK_MULTIPLE * RANK_MULTIPLE;
 }
 
-/* Finds each adapter's rank and scale for the weight; rank 0: the adapter leaves the weight alone. False: all adapters do. */
+/* Finds each adapter's rank and scale for the weight; rank 0: the adapter leaves the weight alone. False: every adapter leaves it alone. */
 static bool find_ranks(const PassContext *context, const Param *param, LoraRowsAttrs *attrs)
 {
     const CompileOptions *options = context->options;

@@ -1,4 +1,4 @@
-/* Trained rows of tokens: a parameter with a row for each id, which starts with the base's rows, and op replace_rows, which puts them into
+/* Trained rows of tokens are a parameter with one row for each id, which start with the base's values. Op replace_rows puts these rows into
  * a copy of the matrix. */
 #include "passes/adapt_tokens.h"
 
@@ -95,7 +95,7 @@ static bool same_ids(const LoraTokens *a, const LoraTokens *b)
     return a->num == b->num && memcmp(a->ids, b->ids, (size_t)a->num * sizeof *a->ids) == 0;
 }
 
-/* Accepts a list for a tied head, which adds nothing, if the embedding has a list of the same ids, as PEFT does. */
+/* Accepts a list for a tied head if, as in PEFT, the embedding has a list of the same ids. The head's list then adds nothing. */
 static Status check_tied(const Graph *graph, const LoraOptions *lora, const LoraTokens *list)
 {
     const char  *name = list->module ? list->module : "", *path;

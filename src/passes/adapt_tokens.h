@@ -11,5 +11,5 @@ bool tokens_is_vocabulary(const Graph *graph, const Param *param);
 /* The embedding or head that a list is for; NULL: the model has none. *out_path: its module's path, in the graph's arena. */
 Param *tokens_param(const Graph *graph, const LoraTokens *list, const char **out_path);
 
-/* Makes embeddings and linear layers read these weights with the trained rows in place. */
+/* Makes embeddings and linear layers that read these weights read a copy that contains the trained rows. */
 NODISCARD Status tokens_replace(Graph *graph, const LoraOptions *lora);

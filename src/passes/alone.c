@@ -282,7 +282,7 @@ static Status run_one(PassContext *context, int index, bool *laid_out)
     }
     FAIL_IF(!(pass_scopes(index) & entry_scopes(program->spec.entry)), ERR_INVALID,
             "it doesn't run for %s; the line # option program=NAME says what the graph is of", program_spec_name(&program->spec));
-    if (!pass_after_layout(index)) program->placement = NULL; /* the placement is that of the graph before this pass */
+    if (!pass_after_layout(index)) program->placement = NULL; /* once this pass has changed the graph, the placement no longer fits */
     program->num_launches = program->num_once = 0;
     return pass_run(context, index);
 }

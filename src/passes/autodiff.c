@@ -15,7 +15,7 @@ static void find_wanted(GradBuilder *grad)
         const Value *value = grad->graph->values[i];
         if (value->kind == VALUE_PARAM && value->param) grad->wanted[i] = value->param->trained;
     }
-    for (int i = 0; i < grad->num_forward; i++) { /* a packed base is trained when its members are */
+    for (int i = 0; i < grad->num_forward; i++) { /* a packed weight is trained if its members are */
         const Value *value = grad->graph->values[i];
         if (value->sharing == STORAGE_MEMBER && grad->wanted[i]) grad->wanted[value->storage->id] = 1;
     }
@@ -27,7 +27,7 @@ static void find_wanted(GradBuilder *grad)
     }
 }
 
-/* Refuses an output that the loss reads and the op has no gradient for: the rule would drop a path from the loss to a weight. */
+/* Refuses an output that the loss reads but for which the op has no gradient: the rule would drop a path from the loss to a weight. */
 static Status check_outputs(GradBuilder *grad, const Node *node)
 {
     const char *source = node->source ? node->source : "graph";
@@ -270,7 +270,7 @@ static bool dies_at(const Value *value, const Root *roots, const Node *node, con
 
 static void merge_adds(Graph *graph)
 {
-    const Root *roots = graph_roots(graph); /* merging changes no root into a lasting one, nor back */
+    const Root *roots = graph_roots(graph); /* merging makes no activation's root a lasting value, nor the reverse */
     for (Node *add = graph->first, *next; add; add = next) {
         next = add->next;
         if (add->op->id != OP_ADD || !(add->flags & NODE_BACKWARD)) continue;

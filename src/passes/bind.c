@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* The longest sequence of the programs with a cache, or of those without; 0: there are none. */
+/* The longest sequence of the programs with a cache, or of the programs without one; 0: there are no such programs. */
 static int64_t longest_sequence(const CompileOptions *options, bool with_cache)
 {
     int64_t longest = 0;

@@ -27,8 +27,8 @@ static bool is_for_all(const Value *value)
     return lasts && type_numel(&value->type) == type_cols(&value->type);
 }
 
-/* Whether the node may stand between the head's product and the logits: it works element by element, with other inputs the same for all
- * tokens. */
+/* Whether the node may stand between the head's product and the logits: it works element by element, and its other inputs are the same for
+ * all tokens. */
 static bool is_over_head(const Node *node)
 {
     if (!node || !node->op->by_element || !type_equal(&node->out[0]->type, &node->in[0]->type)) return false;
@@ -58,8 +58,8 @@ static Status find_head(const PassContext *context, Graph *graph, Head *out)
     return OK;
 }
 
-/* Makes the logits anew. If the entry is of one token: for one token of each row. If a token is chosen from them: in fp32, as the product
- * sums them. */
+/* Makes the logits anew. If entry->one_token is set, only one token of each row gets logits. If a token is chosen from the logits, they are
+ * in fp32, in which the product sums them. */
 static Status make_logits(const PassContext *context, Graph *graph, const Head *head)
 {
     Value       *logits = graph_output(graph, "logits"), *x = head->product->in[0], *value;
@@ -107,7 +107,7 @@ Status pass_cache(PassContext *context, Graph **graph)
     CacheShape shape = cache_shape(context, *graph);
     Head       head;
     graph_set_rows_alone(*graph);
-    context->plan->latent = (PlanLatent){0}; /* each program counts the same layers */
+    context->plan->latent = (PlanLatent){0}; /* each program counts anew, and finds the same layers */
     for (Node *node = (*graph)->first, *next; node; node = next) {
         next = node->next;
         bool done = false;

@@ -1,6 +1,6 @@
-/* chain: adjacent element-wise ops become the steps of one op (ops/elementwise/chain.h): values between them aren't written to memory,
- * unless others read them. It runs after autodiff, so that forward and backward chains are joined alike, and after recompute: the same
- * values are kept for the backward pass as without it. Bits don't change.
+/* chain: adjacent element-wise ops become the steps of one op (ops/elementwise/chain.h): values between the steps aren't written to memory,
+ * unless other ops read them. The pass runs after autodiff, so that forward and backward chains are joined alike. It runs after recompute,
+ * so that chains don't change which values are kept for the backward pass. Bits don't change.
  *
  * The last op of a chain stays in place, and earlier ones move to it. So that peak memory doesn't grow, an op moves only if its result
  * isn't written, or if its inputs live on anyway. */
@@ -26,7 +26,8 @@ static bool has_node(const Group *group, const Node *node)
     return false;
 }
 
-/* Whether the node can be a step: a launch with floats in and out, an output in memory of its own, no more elements than kernels count. */
+/* Whether the node can be a step: its inputs and output are floats, the output has memory of its own, and its elements can be counted in 32
+ * bits. */
 static bool can_be_step(const Group *group, const Node *node)
 {
     if (!node->op->tile || chain_code(node->op) < 0 || node->num_after || group->named[node->id] || !node->out[0]) return false;

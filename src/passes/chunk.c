@@ -62,8 +62,8 @@ static bool can_cut(const Chunks *c, const Node *node)
     return op_cut(node, c->rows, in, out);
 }
 
-/* Marks as the region all readers of wide values in the region, and all nodes on a path between two of its nodes. False: some node of it
- * can't be cut. */
+/* Grows the region until it contains all readers of its wide values, and all nodes on a path between two of its nodes. False: some node of
+ * the region can't be cut, or it makes a wide graph output. */
 static bool find_region(Chunks *c)
 {
     for (bool grows = true; grows;) {
@@ -190,7 +190,8 @@ static Status rewrite(Chunks *c)
     return OK;
 }
 
-/* Rows of a chunk: as many as the head's own kernel would choose if its rows took as many bytes as a row of the widest value here. */
+/* Rows of a chunk: the number that the head's own kernel would choose if a row of its logits took as many bytes as a row of the widest
+ * value in the region. */
 static int64_t rows_of_chunk(const Chunks *c, const CompileOptions *options, bool has_grads)
 {
     int64_t most = 0;

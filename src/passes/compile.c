@@ -220,7 +220,7 @@ const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entr
     return NULL;
 }
 
-/* How many requested programs have this name and, with_shape, this shape too. */
+/* How many requested programs have this name and, if with_shape is set, also this shape. */
 static int count_alike(const CompileOptions *options, const ProgramSpec *spec, bool with_shape)
 {
     int count = 0;

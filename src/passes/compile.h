@@ -38,8 +38,8 @@ typedef struct LoraTokens {
     const int64_t *ids;
 } LoraTokens;
 
-/* How adapters start: A random, as Kaiming's uniform or normal of deviation 1 / r, and B zero; or both from a part of the base's weights,
- * which is subtracted from them (model/lora_pairs.h). */
+/* How adapters start. UNIFORM (Kaiming's) and GAUSSIAN (deviation 1 / r): A is random, B is zero. PISSA and OLORA: A and B are made from a
+ * part of the base's weights, and this part is subtracted from the weights (model/lora_pairs.h). */
 typedef enum LoraInit { LORA_UNIFORM, LORA_GAUSSIAN, LORA_PISSA, LORA_OLORA } LoraInit;
 static inline bool lora_init_takes(LoraInit init) /* whether adapters start from a part of the base */
 {
@@ -59,7 +59,7 @@ typedef struct LoraOptions {
     const char *const *whole;     /* modules that are trained whole beside the adapters: ends of their paths (adapt_whole.h) */
     bool               tie_whole; /* a tied embedding stays tied; else embedding and head are each trained or frozen by themselves */
     int                num_tokens;
-    const LoraTokens  *tokens; /* lists of trained rows, each for another matrix */
+    const LoraTokens  *tokens; /* lists of trained rows, each for a different matrix */
     int                num_modules;
     const LoraModule  *modules;   /* layers of an existing adapter, or chosen one by one, sorted by path: they replace `targets`, `r` and
                                      `alpha` */
@@ -73,14 +73,14 @@ double            lora_scale(const LoraOptions *lora, int64_t r, double alpha); 
 /* Whether the weight's linear layer gets an adapter. matched[i] is set to 1 if targets[i] names the layer; NULL: not wanted. */
 bool lora_has_target(const LoraOptions *lora, const Param *param, char *matched);
 /* The first reader of the weight W other than linear layers: merging replaces W by W + B A, which would change its result. NULL: none. A
- * tied head counts as a weight of its own: merging unties them. */
+ * tied head counts as a weight of its own, since merging unties it. */
 const Node *lora_other_reader(const Graph *graph, const Param *param);
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
 typedef struct PrecisionOptions {
-    DType   forward;               /* dtype of forward operands: E4M3; E2M1 (then in all products); BF16; F32; COUNT: the model's dtype */
-    DType   backward;              /* dtype of backward gradients: E5M2; BF16; F32 (then of all operands); COUNT: the model's dtype */
-    int64_t amax_history;          /* optimizer steps whose largest magnitudes make a scale */
+    DType   forward;  /* dtype of forward operands: E4M3; E2M1 (then backward products use it too); BF16; F32; COUNT: the model's dtype */
+    DType   backward; /* dtype of backward gradients: E5M2; BF16; F32 (then all backward operands have it); COUNT: the model's dtype */
+    int64_t amax_history;          /* number of optimizer steps whose largest magnitudes make a scale */
     int64_t margin;                /* scales are divided by 2^margin */
     bool    own_scales;            /* without history: an input's scale is made from its own values */
     bool    most_recent;           /* scales follow the newest step, not the largest of the history */
@@ -104,7 +104,7 @@ typedef struct SamplingOptions {
     int64_t vocab;     /* only ids below it are chosen: embeddings are often longer than the vocabulary; 0: all ids */
     int     best;      /* how many of the likeliest tokens have their log-probabilities reported */
     bool    penalties; /* tokens seen before may score less */
-    int     biases;    /* most scores that a row changes by biases */
+    int     biases;    /* most scores of a row that biases change */
     bool    guides;    /* a row may restrict its token to a list of ids */
 } SamplingOptions;
 
@@ -137,7 +137,7 @@ typedef struct CompileOptions {
     int64_t     cache_pages;      /* pages of the KV cache, without the spare page that belongs to no row; 0: enough for the most rows of
                                      cache_len tokens */
     bool            fp8_cache;    /* the KV cache is in e4m3; else in model_dtype */
-    bool            split_k;      /* decode programs sum long products in parts; else in one chain, as prompts do */
+    bool            split_k;      /* decode programs sum long products in parts; else in one chain, as prompt programs do */
     SamplingOptions sampling;     /* for programs that choose tokens */
     int64_t         top;          /* how many of the likeliest tokens a program reports, if it reports them */
     HeadOptions     head;         /* only for compile_head */
@@ -158,10 +158,10 @@ typedef struct CompileOptions {
                                         feed */
     int     num_row_adapters;
     int     rank, world; /* the rank that the plan is for, of the `world` ranks that train one model */
-    int     zero_level;  /* 1 to 3: the most that ranks divide (Division); with one rank nothing is divided */
+    int     zero_level;  /* 1 to 3: the Division of values that can be divided among ranks; with one rank nothing is divided */
     int64_t whole_bytes; /* weights of fewer bytes stay whole on each rank */
-    int64_t chunk_bytes; /* bytes of weights or gradients that cross between ranks at once, where there is a choice; 0: chosen by
-                            the links */
+    int64_t chunk_bytes; /* least bytes of a chunk that crosses between ranks, where a chunk may have several values; 0: from the links'
+                            speed */
     const WeightFormat *weight_format;                           /* storage format of the blocks' frozen matrices; NULL: model_dtype */
     bool (*keeps_format)(const void *model, const Param *param); /* which of the blocks' frozen matrices have weight_format; NULL: all */
     const void      *keeps_format_model;
@@ -170,7 +170,7 @@ typedef struct CompileOptions {
     PrecisionOptions precision;
     StrList          scalars;                         /* names of the scalars that a step reports beside loss and norm (passes/scalars.h) */
     bool             accuracy;                        /* adds the scalar `accuracy`, if the model has it */
-    bool             dense;                           /* every training row is one document (padding behind it at most) */
+    bool             dense;                           /* every training row is one document, perhaps followed by padding */
     bool             train_base;                      /* false with LoRA: the base is frozen */
 #define COMPILES(kind, name) CONFIG_TYPE_##kind name; /* fields named after the run file's keys */
 #include "config/options.def"
@@ -199,8 +199,9 @@ bool compile_has(const CompileOptions *options, const ProgramSpec *spec);
 /* The first requested spec of an entry; NULL: none. */
 const ProgramSpec *compile_spec(const CompileOptions *options, const Entry *entry);
 
-/* For programs that read a KV cache. compile_row_pages: the most pages of a row, including its longest run of new tokens behind cache_len.
- * compile_cache_rows: the most rows of a program. compile_cache_pages: all pages, including the spare page that belongs to no row. */
+/* For programs that read a KV cache. compile_row_pages: the most pages of a row: for cache_len tokens, and after them the longest run of
+ * new tokens. compile_cache_rows: the most rows of a program. compile_cache_pages: all pages, including the spare page that belongs to no
+ * row. */
 int64_t compile_row_pages(const CompileOptions *options);
 int64_t compile_cache_rows(const CompileOptions *options);
 int64_t compile_cache_pages(const CompileOptions *options);
@@ -218,5 +219,5 @@ int64_t compile_index_bound(const Plan *plan, const char *input);
 NODISCARD Status compile_plan(Arena *arena, const IrModule *module, const JsonValue *config, const char *config_name,
                               const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* Compiles programs of entry `head`, with the numbers of rows and dtypes of hidden states in options->programs. */
+/* Compiles programs of entry `head`. options->programs says for each its number of rows and the dtype of its hidden states. */
 NODISCARD Status compile_head(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);

@@ -1,8 +1,8 @@
 /* few_rows: decoding's products of a few rows in bf16 or fp16 get kernels of their own, on GPUs that have them (compute capability 9.0 to
  * 11; later ones have too little shared memory). SwiGLU is fused into the product of gate and up. For one row, the norm and the sum before
  * it are fused into the product that reads the norm. Each saves a launch and keeps the bits. With option split_k, sums that take longer
- * than reading the weight are split in parts. How many depends on k and n alone, so that a text has the same bits in any batch. Prompts use
- * whole sums. Products by codes of a byte fuse SwiGLU and norm for one row, on compute capability 9.0 only. */
+ * than reading the weight are split in parts. The number of parts depends on k and n alone, so that a text has the same bits in any batch.
+ * Prompts use whole sums. Products with one-byte codes fuse SwiGLU and norm for one row, on compute capability 9.0 only. */
 #include "ops/ops.h"
 #include "ops/products/coded_linear.h"
 #include "ops/products/rows_linear.h"
@@ -18,7 +18,7 @@ static bool is_product(const Node *node)
     return half && w->dtype == x->dtype && y->dtype == x->dtype && type_cols(x) % ROWS_WHOLE == 0;
 }
 
-/* Whether the node is a product of one row by codes. */
+/* Whether the node is the product of one row with a weight's codes. */
 static bool is_coded_product(const Node *node)
 {
     if ((node->op != &op_int8_linear && node->op != &op_fp8_tiles_linear) || !node->out[0]) return false;
@@ -27,7 +27,8 @@ static bool is_coded_product(const Node *node)
            !((const CodedLinearAttrs *)node->attrs)->gated && !node->in[CODED_NORM];
 }
 
-/* How many parts a sum of k numbers is made in. Each number takes 1.2 ns, one after the other; reading the weight takes 2 k n bytes. */
+/* The number of parts in which a sum of k numbers is made. Numbers of a part are added one by one, at 1.2 ns each; the weight has 2 k n
+ * bytes. */
 static int64_t parts_of(const TensorType *w)
 {
     int64_t n = w->dim[0], k = w->dim[1], parts = ROWS_MOST_PARTS;
@@ -35,7 +36,7 @@ static int64_t parts_of(const TensorType *w)
     return parts;
 }
 
-/* The gate itself; NULL: the gate makes codes. */
+/* The gate, if it makes no codes; else NULL. */
 static Node *plain_gate(Node *gate)
 {
     return ((const SwigluAttrs *)gate->attrs)->codes ? NULL : gate;

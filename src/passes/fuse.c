@@ -44,7 +44,7 @@ static bool is_plain(const Value *w)
     return w->kind == VALUE_PARAM && w->param && !w->storage;
 }
 
-/* Whether the value is such a weight and has one reader: then its gradient can be a part of the packed weight's gradient. */
+/* Whether the value is an unpacked weight with one reader: then its gradient can be a part of the packed weight's gradient. */
 static bool is_plain_once(const Value *w)
 {
     return is_plain(w) && read_once(w);
@@ -60,7 +60,7 @@ static bool match_projection(Value *out, Projection *p)
     return p->linear->in[1]->param && (!p->linear->in[2] || p->linear->in[2]->param);
 }
 
-/* Whether both are weights with the same dtype, both trained or both frozen; or both are absent. */
+/* Whether a and b are weights with the same dtype, both trained or both frozen; or both are NULL. */
 static bool can_join(const Value *a, const Value *b)
 {
     if (!a || !b) return a == b;
@@ -339,7 +339,7 @@ static bool are_alike(const Node *a, const Node *b)
     return a->in[3] == b->in[3] && x->ranks.count == y->ranks.count && !x->rows[1] && !y->rows[1];
 }
 
-/* Puts `add` first in the list, if it can be fused with the adds there, all of which come after it in the chain. */
+/* Puts `add` first in the list, if it can be fused with the adds in the list, all of which come after it in the chain. */
 static bool match_adapter(Node *add, Adapters *a)
 {
     Node *down = producer_is(add->in[1], &op_linear);
@@ -517,7 +517,7 @@ Status fuse_graph(Graph *graph, uint32_t no_fuse, int counts[FUSION_COUNT])
 }
 
 /* Sets the head's chunks. A step adds to the head's gradient once per chunk of each micro-batch. If that is too often for bf16, each
- * micro-batch sums its chunks in fp32. How micro-batches are summed is up to fp32_grads. */
+ * micro-batch sums its chunks in fp32. The dtype of the sum over micro-batches depends on fp32_grads alone. */
 static void cut_head(Graph *graph, const CompileOptions *options)
 {
     int64_t micro_steps = options->micro_steps ? options->micro_steps : 1;

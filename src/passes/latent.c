@@ -70,7 +70,7 @@ static bool find_halves(const Value *value, Value *out[2])
     return true;
 }
 
-/* The single head that is expanded to all heads of the value; NULL: the value isn't made so. */
+/* The single head that is expanded to all heads of the value; NULL: the value isn't expanded from one head. */
 static Value *spread_from(const Value *value)
 {
     Node        *expand = made_by(value, &op_expand);

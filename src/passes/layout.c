@@ -5,9 +5,9 @@
  * its share of each chunk. Shares begin with a block of moments, and a piece of a parameter knows its first element: so an update has the
  * same blocks and draws the same random numbers, whatever the number of ranks.
  *
- * Values that are updated as a whole stand in groups: one value for each rank, all of one type. Rank r updates value r of each group.
- * If every rank holds gradients and weights whole, a group is a chunk. Else each value of the group is a chunk, and a rank's shares of all
- * of them make a run of the size of one value. Packed weights whose blocks of moments equal shares would cut stand in such groups too. */
+ * Values that are updated as a whole stand in groups: one value for each rank, all of one type. Rank r updates value r of each group. If
+ * every rank holds gradients and weights whole, a group is a chunk. Else each value of the group is a chunk, and a rank's shares of all of
+ * them make a run of the size of one value. Packed weights stand in such groups too if equal shares would cut their blocks of moments. */
 #include "passes/layout.h"
 
 #include "base/philox.h"
@@ -78,8 +78,8 @@ Space layout_space(const CompileOptions *options, const Value *whole)
 
 /* ---- buckets ---- */
 
-/* Whether ranks' equal shares of `numel` elements, among which the value begins at element `at`, would begin within a block of moments of
- * one of its parameters. */
+/* The value begins at element `at` of `numel` elements. Whether equal shares of these elements would cut a block of moments of one of the
+ * value's parameters. */
 static bool cuts_blocks(const Value *whole, int64_t at, int64_t numel, int world)
 {
     for (const Value *part = NULL; (part = layout_next_param(whole, part));) {

@@ -204,8 +204,8 @@ static Value *whole_part(const Load *l, const Whole *whole, int part, const Tens
     return is_divided(l, name, &type) ? put_together(l, name, &type, true) : NULL;
 }
 
-/* Makes the other values that products read of a weight in tiles: codes of the transpose, and padded scales. `last`: the node that made the
- * codes of the parameter that arrived last. */
+/* Makes the values that products read beside the codes of a weight in tiles: codes of the transpose, and padded scales. `last`: the node
+ * that made the codes of the parameter that arrived last. */
 static Status turn_tiles(const Load *l, const Whole *whole, const Node *last)
 {
     const CodedWeight *coded = whole->coded;

@@ -1,7 +1,7 @@
 /* offload: values are kept in pinned memory of the host. Weights of the base model stay there. Activations at the borders of blocks are
- * there until the backward pass reads them, gradients until something is added to them or the optimizer reads them. A copy brings each
- * value to the device for the forward or the backward pass of its layer; it may start as soon as the layer before begins. The device holds
- * copies for two layers at a time, and the link works in parallel with the kernels.
+ * kept there until the backward pass reads them. Gradients are kept there until something is added to them or the optimizer reads them. A
+ * copy brings each value to the device for the forward or the backward pass of its layer; it may start as soon as the layer before begins.
+ * The device holds copies for two layers at a time, and the link works in parallel with the kernels.
  *
  * The optimizer's program copies its own values (updates.c). */
 #include "ops/ops.h"
@@ -91,7 +91,7 @@ static Status send_borders(Graph *graph)
 
 /* ---- gradients ---- */
 
-/* Copies to the device a gradient that is added to, while the layer before is computed. */
+/* Copies to the device a gradient to which a layer adds. The copy runs while the layer before is computed. */
 static Status bring_gradient(Graph *graph, const Leaver *gradient, const LeaverLayers *layers)
 {
     Node *node = gradient->first, *stand = layers->begin_before ? layers->begin_before : node, *copy, *after = launch_before(stand);
@@ -159,8 +159,8 @@ typedef struct Offloading {
     int     *fetch_of[2]; /* by value id: 1 + index of its fetch in a group that isn't late [0], or is late [1]; 0: none yet */
 } Offloading;
 
-/* Whether the node reads a host value that is to be copied. A value of which it reads little, such as a few rows of an embedding, it reads
- * from host memory. */
+/* Whether the node reads a host value that is to be copied. A node that reads only a little of a value, such as a few rows of an embedding,
+ * reads it from host memory. */
 static bool is_fetched(const Node *node, const Value *value)
 {
     if (!value || value_root((Value *)value, NULL)->space != SPACE_HOST) return false;
@@ -193,7 +193,8 @@ static void find_reading(Offloading *o, Node *node, int index)
     o->readings[o->num_readings++] = (Reading){node, index, *fetch - 1};
 }
 
-/* Merges a group that is small beside the next one into that: its work is too short to hide the next one's copies. */
+/* Merges each group that is much smaller than the next group into that group: the small group's work is too short to hide the next group's
+ * copies. */
 static void merge_small(Offloading *o)
 {
     enum { SMALL = 8 };
@@ -207,8 +208,8 @@ static void merge_small(Offloading *o)
     }
 }
 
-/* Adds the copies of a group at node `begin`; they wait for the launch before it. If a value is made later than that, its copy stands right
- * after the value's maker. */
+/* Adds the copies of a group right before node `begin`; they wait for the launch before `begin`. A value that isn't made by then is copied
+ * right after its maker instead. */
 static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 {
     Node *after = launch_before(begin), *copy;
@@ -227,7 +228,7 @@ static Status copy_group(const Offloading *o, const Group *group, Node *begin)
 static Status fetch_all(Graph *graph)
 {
     Offloading o = {.graph = graph};
-    Node      *before = NULL; /* where the group before begins */
+    Node      *before = NULL; /* first reader of the group before this one */
     int        most = 0;
     for (const Node *node = graph->first; node; node = node->next) most += node->num_in;
     o.groups = arena_array(graph->arena, Group, most + 1);
@@ -259,7 +260,7 @@ static Status check_ranks(const CompileOptions *options)
     return OK;
 }
 
-/* Sets the space where an earlier pass or program placed the value, else where it is to be kept. */
+/* Sets the value's space: the one in which an earlier program has it, else the one that the options choose. */
 static void set_space(const PassContext *context, Value *value)
 {
     const PlanEntry *entry = plan_find(context->plan, value->name);

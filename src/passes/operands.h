@@ -3,8 +3,8 @@
 
 #include "passes/pass.h"
 
-/* The result of a linear layer's product: y = x w^T + bias, dx = dy w (+ sum), dw = dy^T x (+ sum). Inputs of its node are in this
- * order. */
+/* The result of a linear layer's product: y = x w^T + bias, dx = dy w (+ sum), dw = dy^T x (+ sum). The node's inputs have the order of the
+ * formula. */
 typedef enum ProductKind { PRODUCT_NONE, PRODUCT_Y, PRODUCT_DX, PRODUCT_DW } ProductKind;
 
 typedef struct Product {

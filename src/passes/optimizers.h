@@ -30,7 +30,7 @@ typedef struct StateRule {
 
 typedef struct OptimizerRule {
     const char *name;
-    StateRule   states[BUCKET_MAX_STATES - 1]; /* a state without name ends the list; a master copy of the weights follows them */
+    StateRule   states[BUCKET_MAX_STATES - 1]; /* a state without a name ends the list; the master copy of a bucket comes after these */
     Status (*emit)(const Update *update);
     bool whole; /* the rule updates whole parameters, one at a time: each belongs to one rank */
 } OptimizerRule;

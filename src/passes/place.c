@@ -10,8 +10,8 @@
 #include "passes/pass.h"
 #include "run/order.h"
 
-/* A workspace of at least this size has no memory kept apart for all launches: it is placed among the activations while its launch runs.
- * The output head's workspace is as large as a block's activations, and needed when few of those are alive. */
+/* A workspace of at least this size isn't in the scratch that launches of a stream share: it is placed among the activations while its
+ * launch runs. The output head's workspace is as large as a block's activations, and needed when few of those are alive. */
 enum { LARGE_WORKSPACE = 64 << 20 };
 
 typedef struct Placer {
@@ -67,8 +67,8 @@ static void extend_beside(Placer *p, const int *index_of_launch)
     }
 }
 
-/* Adds the large workspace of a node, alive while the node runs. With several streams other launches could reuse that memory meanwhile:
- * then it is kept apart. */
+/* Adds the large workspace of a node, alive while the node runs. With several streams, launches of other streams could use that memory at
+ * the same time: then the workspace stays in its stream's scratch. */
 static void begin_workspace(Placer *p, const Node *node, int index)
 {
     BoundKernel kernel = {0};

@@ -61,7 +61,7 @@ enum { OPERAND_CODES, OPERAND_SCALE };    /* parts of an operand */
 
 typedef struct Fp8 {
     Precision    *p;
-    bool          forward, backward; /* forward products, backward products are in FP8 */
+    bool          forward, backward; /* whether forward products, and whether backward products, are in FP8 */
     bool          codes_alone;       /* only codes are kept of frozen weights */
     ScaledTensor *scaled;
     Value       **scale, **now; /* by scaled tensor: the latest version of its scale; of its largest magnitude since the last step */
@@ -208,8 +208,8 @@ static Value *lasting_codes(const Fp8 *f, const Value *weight, bool turned)
     return operands_lasting(f->p, weight, *name, &type);
 }
 
-/* Uses the codes of a frozen weight, which exist before the program begins. They take the place of the weight itself if no product reads
- * that. */
+/* Uses the codes of a frozen weight, which exist before the program begins. If no product reads the weight itself, the codes take its
+ * place. */
 static void use_frozen(const Fp8 *f, Value *weight)
 {
     Operand      *of = operand(f, weight);

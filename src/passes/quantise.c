@@ -2,8 +2,8 @@
  * before each reader, forward and backward (NODE_AT_USE, pass recompute), so that hardly more than one exists at a time. The load program
  * makes the codes as weights arrive.
  *
- * The codes take the parameter's own value: its place in a packed weight stays as it is, and so one node dequantises all members of a
- * packed weight. Each member is quantised by itself, with blocks of its own.
+ * The codes replace the weight in the parameter's own value, so the value's place in a packed weight stays as it is. One node then
+ * dequantises all members of a packed weight. Each member is quantised by itself, with blocks of its own.
  *
  * If a format has a product by codes, it replaces the layers' products in programs without gradients. */
 #include "passes/quantise.h"
@@ -129,8 +129,9 @@ static Status multiply_codes(const Quantise *q, Node *linear, Value *const *part
     return node_replace(q->graph, linear, q->format->product, &attrs, in, count + 2, NULL);
 }
 
-/* Whether fp8_tiles_linear serves the product. Its bits equal those with a dequantised weight. It pays off for few rows, where reading the
- * weight takes most of the time. The members' tiles must be tiles of the packed weight. A recipe has a product of its own. */
+/* Whether op fp8_tiles_linear makes the product: its results have the same bits as with a dequantised weight. It pays off for few rows,
+ * where reading the weight takes most of the time. The members' tiles must be tiles of the packed weight. FP8 recipes make their products
+ * themselves. */
 static bool tiles_pay(const Quantise *q, const Node *linear, Value *const *weights, int count)
 {
     if (!q->graph->rows_alone || q->options->precision.forward == DT_E4M3) return false;
@@ -150,7 +151,7 @@ static bool is_multiplied(const Quantise *q, const Value *whole, Value *const *w
     return true;
 }
 
-/* Replaces all products of the weight. The new nodes read codes, which are the same value, so they are among its uses too. */
+/* Replaces all products of the weight. The codes are in the same value, so its uses also include the new nodes: they aren't op_linear. */
 static Status multiply_all(const Quantise *q, const Value *whole, Value *const *parts)
 {
     for (const Use *use = whole->first_use, *next; use; use = next) {

@@ -162,7 +162,7 @@ typedef struct AtUse {
     const Node **reader; /* the reader before which the latest copy stands */
 } AtUse;
 
-/* Marks views of values made at use as made at use too. Returns whether any node is. */
+/* Marks views of values made at use as made at use too. Returns whether any node is made at use. */
 static bool mark_views(Graph *graph)
 {
     bool any = false;

@@ -1,6 +1,6 @@
 /* The part of pass cache for entries that choose tokens. After the logits, the next token of each row is chosen and written to a ring in
- * host memory, which the host reads one run later; a decoding step reads that token from device memory. Kept by slot, for each sequence:
- * the token chosen last and, if penalties are asked for, the tokens that it has seen. */
+ * host memory, which the host reads one run later; a decoding step reads that token from device memory. Each sequence has a slot, which
+ * keeps the token chosen last and, if penalties are asked for, the tokens that the sequence has seen. */
 #include "ops/ops.h"
 #include "ops/sample/sample.h"
 #include "passes/pass.h"

@@ -47,7 +47,7 @@ static Value *share_of(const Shard *s, const Bucket *bucket, ValueKind kind, int
     return chunk_of(s, share, &bucket->chunks[c], c, s->plan->world);
 }
 
-/* A chunk of weights or gradients that crosses. */
+/* A chunk of weights or gradients that crosses between ranks. */
 typedef struct Crossing {
     const Bucket *bucket;
     int           chunk;
@@ -194,9 +194,9 @@ static bool is_product(const Node *node)
     return node->op->cost && node->op->cost(node).matrix_unit;
 }
 
-/* Delays each chunk but the last as long as possible, since links and arithmetic share memory. A chunk starts when the work left before the
- * last chunk is ready takes LEAD times as long as the links need for the chunks from this one to the last but one. A chunk waits for a
- * product, which no later pass removes. */
+/* Delays each chunk but the last as long as possible, since links and arithmetic share memory. `needed`: LEAD times the seconds that links
+ * take for this chunk to the last but one. `left`: seconds of work until the last chunk is ready. The chunk starts after the last product
+ * at which `left` is at least `needed`; no later pass removes products. */
 static void delay_reductions(const Shard *s, Crossing *list, int count)
 {
     enum { LEAD = 3 };

@@ -16,7 +16,7 @@ NODISCARD Status add_copy(Graph *graph, Stream stream, const char *name, Value *
 /* Replaces *x by its maximum over all ranks, element by element. */
 NODISCARD Status add_largest(Graph *graph, int64_t ranks, const char *name, Value **x, Node **out);
 
-/* A gradient that leaves the place where it is made. */
+/* A gradient that is sent away once it is made: to other ranks, or to the host. */
 typedef struct Leaver {
     Value      *home;         /* the lasting value in which its op would make it */
     Node       *first, *last; /* the nodes that make its first and its last version; NULL: none does */

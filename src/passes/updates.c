@@ -2,8 +2,8 @@
  * at a time: a piece is copied to the device, updated there and copied back, while the next one is on its way. Each element is updated as
  * in a bucket without pieces.
  *
- * A piece begins where a block of 8-bit moments does (MOMENT_BLOCK), and at a multiple of its length, so that states by block are cut like
- * the elements.
+ * A piece begins where a block of 8-bit moments begins, at a multiple of MOMENT_BLOCK elements. So states with one value a block are cut
+ * where the elements are cut.
  *
  * If a rank has only shares of values that are updated whole, it receives one value of each group as a whole for the update (all_to_all),
  * beside the update of the group before.
@@ -328,7 +328,8 @@ static Value *part_of_exchange(const Update *update, const Exchange *exchange, i
     return flat_part(update->graph, flat, flat->name, exchange->at, type_numel(&exchange->whole[k]->type));
 }
 
-/* Brings a group's weights and gradients. after: the transfer that frees the memory which they take; NULL: that memory is free. */
+/* Fetches the weights and gradients of the value that this rank updates. after: the transfer that frees the memory into which they are
+ * fetched; NULL: that memory is free. */
 static Status fetch_exchange(const Update *update, const Exchange *exchange, Node *after)
 {
     for (int k = 0; k < 2; k++) {

@@ -1,4 +1,4 @@
-/* Waits from the graph, clocks from waits, and the check of both against bytes. */
+/* Makes waits from the graph, and clocks from waits. Checks the order against the bytes that launches touch. */
 #include "run/order.h"
 
 #include <string.h>

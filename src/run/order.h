@@ -1,7 +1,7 @@
 /* Order: what happens before what in a program of several streams. Launches of one stream run in order; only waits order launches of
- * different streams. A launch waits for another if it reads what the other writes, if it overwrites what the other reads or writes, or if
- * its node says so (`after`). Each launch carries a clock: the last launch of every stream that has finished when it starts (Lamport 1978,
- * Mattern 1989). No wait is emitted that clocks already imply. */
+ * different streams. Launch B waits for an earlier launch A if B reads memory that A writes, if B overwrites memory that A reads or writes,
+ * or if B's node says so (`after`). Each launch carries a clock: the last launch of every stream that has finished when it starts (Lamport
+ * 1978, Mattern 1989). No wait is emitted that clocks already imply. */
 #pragma once
 
 #include "device/device.h"
@@ -40,13 +40,14 @@ typedef struct AccessList {
     int           count;
 } AccessList;
 
-/* Two launches that touch the same bytes, one of them writing, and neither happens before the other. */
+/* Two launches that touch the same bytes, at least one of which writes them, without an order between the two. */
 typedef struct Race {
     int    first, second; /* indices of the two launches */
     Access at;            /* where the second launch touches the memory */
 } Race;
 
-/* The memory that bound launches touch: inputs, outputs and scratch, as addresses in `memory` 0. One list for each launch. */
+/* The memory that bound launches touch: inputs, outputs and scratch. Access.memory is 0, begin and end are addresses. One list for each
+ * launch. */
 AccessList *order_accesses(Arena *arena, const Launch *launches, int count);
 
 /* Checks every pair of launches, using only the waits they carry and the bytes they touch; shares no code with order_make. False: *out_race

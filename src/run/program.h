@@ -8,7 +8,7 @@
 
 typedef enum Region {
     REGION_WEIGHTS,   /* the buckets of trained parameters first, then frozen parameters */
-    REGION_GRADS,     /* gradients of the buckets, laid out as their parameters */
+    REGION_GRADS,     /* gradients of the buckets, laid out like their parameters */
     REGION_OPTIMIZER, /* moments and master weights, flat; loss and norm scalars */
     REGION_CONSTS,
     REGION_INPUTS,
@@ -38,7 +38,8 @@ typedef struct ProgramSpec {
 bool program_alike(const ProgramSpec *a, const ProgramSpec *b);
 /* The entry's name; for a micro-step: micro_first, micro_next, micro_last or micro_only. */
 const char *program_spec_name(const ProgramSpec *spec);
-/* Writes all specs that can be requested, without shapes: each entry once, micro-steps once for each place in a step. Returns how many. */
+/* Writes all specs that can be requested, without shapes: each entry once, but micro-steps in each of their four kinds. Returns how
+ * many. */
 enum { MOST_SPECS = 16 };
 int program_specs(ProgramSpec out[MOST_SPECS]);
 /* Finds the spec of this name; the shape in *out stays. ERR_INVALID lists all names. */
@@ -140,8 +141,8 @@ typedef struct Bucket {
 } Bucket;
 
 /* Elements [first, first + numel of `staged`) of a parameter arrive in the value `staged` of the load program. The launches from the first
- * reader of `staged` up to that of the next arrival convert them into what is kept. All are of the compute stream, so that pieces are
- * written in order. */
+ * reader of `staged` up to the first reader of the next arrival's `staged` convert them into the values that are kept. All are of the
+ * compute stream, so that pieces are written in order. */
 typedef struct Arrival {
     const Param *param;
     int64_t      first;
@@ -161,7 +162,7 @@ typedef struct ScaledTensor {
     int                num_params;
 } ScaledTensor;
 
-/* Formats of codes that products read, beside FP8 with one scale. A plan has one of them. */
+/* Formats of codes that products read, besides FP8 with one scale. A plan uses at most one of them. */
 typedef enum CodedFormat {
     CODED_NONE,
     CODED_TILES, /* frozen weights that are kept in FP8 with scales of tiles */
@@ -239,7 +240,7 @@ typedef struct Plan {
     int64_t       choices;                  /* only ids below this one are chosen; 0: all ids of the head */
     int64_t       cache_pages;              /* pages of the KV cache, including the spare page that belongs to no row */
     PlanLatent    latent;
-    int           row_adapters;  /* how many adapters rows of programs with a cache choose among */
+    int           row_adapters;  /* number of adapters among which each row of a program with a cache chooses */
     bool          adapters_take; /* adapters began with a part of the base (model/lora_pairs.h), which their files hold too */
     ScaledTensor *scaled;
     int           num_scaled;
@@ -281,8 +282,8 @@ enum { DECODE_RING = 8 };
 #define HEAD_TOLD "head.told"
 enum { HEAD_RING = 8 };
 
-/* The entry of a lasting value (parameter, gradient, state, input) of any program; NULL: no value has this name. Names are those of the
- * programs' values, of the buckets' flat values, and this one: */
+/* The entry of a lasting value (parameter, gradient, state, input) of any program; NULL: no value has this name. The names are the names of
+ * the programs' values, the names of the buckets' flat values, and this name: */
 #define STATE_LOSS "loss.sum" /* f32 (1): sum of the step's losses so far */
 const PlanEntry *plan_find(const Plan *plan, const char *name);
 /* Does the program read an input of this name? */
@@ -295,8 +296,8 @@ TensorType state_type(const BucketState *state, const Param *param);
  * aren't the elements of its weight. All ranks' pieces together are the tensor; with one rank a piece is the whole tensor. */
 PlanPiece plan_owned(const Plan *plan, const Bucket *bucket, int index);
 PlanPiece plan_owned_state(const Plan *plan, const Bucket *bucket, int index, const BucketState *state);
-/* What this rank has of a parameter's value, or of a part of its stored form, after weights were gathered: all of it, if it isn't divided.
- * value NULL: the plan has no value of this name. */
+/* The piece of the plan's value of this name that this rank has: all of it, if it isn't divided. The value is a parameter, or a part of a
+ * parameter's stored form; weights were gathered before. Result.value NULL: the plan has no value of this name. */
 PlanPiece plan_held(const Plan *plan, const char *name);
 /* The bucket of a trained parameter, and its index there; NULL: it isn't trained. */
 const Bucket *plan_bucket(const Plan *plan, const Param *param, int *out_index);
@@ -326,7 +327,8 @@ double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
  * latency. 0: one rank, or the links' speed is unknown. */
 int64_t link_bytes_at(const DeviceFacts *facts, int world, double part);
 /* The least seconds that a launch takes on such a device: the longest of arithmetic, memory traffic and links, plus the fixed cost of a
- * launch. document_share: arithmetic that rows need in ops with OP_BY_DOCUMENT, compared with rows of one document each; at most 1. */
+ * launch. document_share: in ops with OP_BY_DOCUMENT, the rows' arithmetic as a fraction of the arithmetic for rows of one document each;
+ * at most 1. */
 double launch_limit_seconds(const DeviceFacts *facts, const Launch *launch, double document_share);
 
 /* {"regions": {...}, "total_bytes", "programs": {...}, ...}: what `surogate plan --json` prints. */

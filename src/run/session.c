@@ -245,7 +245,7 @@ static const TensorView *plain_result(const Arrival *arrival, const Launch *laun
     return plain ? &launches->args.out[0] : NULL;
 }
 
-/* The source has the outputs of the parameter's first launch already: uploads them, and runs the other launches, which read them. */
+/* Uploads the outputs of the parameter's first launch, which the source has already, and runs the other launches, which read them. */
 static Status load_parts(Session *s, const Param *param, const Launch *launch, int count, const LoadSource *source)
 {
     for (int k = 0; k < launch->node->num_out; k++) {

@@ -28,7 +28,7 @@ typedef struct DrivenBatch {
 
     const DrivenInput *inputs;
     size_t             num_inputs;
-    bool of_data_set; /* documents are numbered by the dataset: a number that occurs twice in a step draws the same both times */
+    bool of_data_set; /* documents are numbered by the dataset: documents of a step with the same number get the same random draws */
 } DrivenBatch;
 
 /* The config is borrowed until driven_close. Its keys for data, logging and evaluating have no effect. */

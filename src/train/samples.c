@@ -1,5 +1,5 @@
-/* See samples.h. Nothing is put before a prompt that didn't precede it in training. Without sample_prompts, samples continue evaluation
- * rows. */
+/* See samples.h. Only tokens that also preceded texts in training (such as BOS) are put before a prompt. Without sample_prompts, samples
+ * continue evaluation rows. */
 #include "train/samples.h"
 
 #include "base/log.h"

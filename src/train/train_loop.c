@@ -235,7 +235,8 @@ void trainer_sync_events(Trainer *t)
 
 /* ---- evaluation ---- */
 
-/* All ranks agree on a signal, and on whether a save by time is due. The lowest bit of `asked` says so; only rank 0 sets it. */
+/* All ranks agree on a signal, and on whether a save by time is due. The lowest bit of `asked` says that a save is due; only rank 0 sets
+ * it. */
 static Status agree_on_signal(Trainer *t)
 {
     int64_t asked = 2 * (int64_t)signals_pending(t->run_file->begun) + trainer_save_is_timely(t);

@@ -13,7 +13,7 @@ typedef struct SampleJob {
     Session         *session; /* has programs of the entries prefill and decode */
     const Tokenizer *tokenizer;
     const Template  *tmpl;       /* the run's chat template; NULL: the run trains no turns, or has none */
-    Loader          *eval;       /* the evaluation rows, each of as many tokens as the session's eval program takes */
+    Loader          *eval;       /* the evaluation rows, each as long as a row of the session's eval program */
     int32_t          stop_token; /* token that ends turns, besides the tokenizer's EOS; -1: none */
     int64_t          step;
     Metrics         *metrics; /* where samples are logged; NULL on ranks other than 0 */

@@ -111,7 +111,8 @@ void             trainer_destroy(Trainer *trainer);
  * doesn't begin, trainer_drop_output removes it.
  * trainer_look_at_output finds whether the run resumes (resume_path), starts anew or is complete. Rank 0 does it and tells all ranks. */
 NODISCARD Status trainer_look_at_output(Trainer *trainer, bool *out_finished);
-/* ERR_INVALID if resume_path is of another kind than this run: an adapter over a base in the same format, or all parameters. */
+/* ERR_INVALID if resume_path can't continue this run: one trains all parameters and the other an adapter, or their frozen bases have
+ * different formats. */
 NODISCARD Status trainer_refuse_other_kind(Trainer *trainer);
 NODISCARD Status trainer_open_data(Trainer *trainer);
 NODISCARD Status trainer_find_output(Trainer *trainer); /* waits until this rank sees rank 0's folder */
