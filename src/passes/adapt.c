@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As PEFT: a target is the module's own name, a suffix of its path, or the whole path. */
+/* As in PEFT, a target is the module's own name, a suffix of its path, or the whole path. */
 static bool target_matches(const char *target, const char *module)
 {
     size_t path = strlen(module), name = strlen(target);
@@ -230,8 +230,8 @@ static bool find_ranks(const PassContext *context, const Param *param, LoraRowsA
     return is_adapted;
 }
 
-/* *out: the adapter of each row. Refuses layers whose rows aren't the program's rows: rows sorted by expert, for example, belong to several
- * sequences. */
+/* *out: the input that holds each row's choice of adapter. Refuses layers whose rows aren't the program's rows: rows sorted by expert, for
+ * example, belong to several sequences. */
 static Status row_adapters(const PassContext *context, Graph *graph, const Node *linear, Value **out)
 {
     const ProgramSpec *spec = &context->program->spec;

@@ -151,8 +151,8 @@ typedef struct CompileOptions {
     uint32_t no_fuse;               /* bit per Fusion: switched off */
     int64_t  micro_steps;           /* micro-steps of an optimizer step: how often a gradient is added to; 0: unknown, counts as one */
     uint32_t offload;               /* bit per Offload */
-    int64_t  piece_numel;           /* most elements of offloaded memory that are updated at a time; a larger parameter is updated at
-                                       once */
+    int64_t piece_numel; /* most elements of offloaded memory that are updated at a time; a rule of whole parameters updates a larger one at
+                            once */
     LoraOptions        lora;
     const LoraOptions *row_adapters; /* replaces `lora`: each row of a program with a cache chooses one of these adapters, or none, by a
                                         feed */

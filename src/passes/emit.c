@@ -82,7 +82,7 @@ static void plan_workspace(Plan *plan, const Launch *launch)
     plan->region_bytes[SPACE_DEVICE][REGION_WORKSPACE] = end;
 }
 
-/* If all launches are of one stream, launches of nodes with NODE_ROWS_ALONE, which are small and many, may start early
+/* If all launches are of the compute stream, launches of nodes with NODE_ROWS_ALONE, which are small and many, may start early
  * (KernelArgs.early). */
 static void let_begin_early(Program *program)
 {

@@ -10,7 +10,7 @@
 enum { OUT_CODES, OUT_TURNED }; /* outputs of fp8_quantise */
 enum { IN_AMAX = 2 };
 
-/* Whether both nodes run in the same pass and stream: codes that the backward pass makes mustn't live from the forward pass on. */
+/* Whether maker and quantise run in the same pass and stream: codes that the backward pass makes mustn't live from the forward pass on. */
 static bool run_together(const Node *maker, const Node *quantise)
 {
     enum { SAME = NODE_BACKWARD | NODE_ONCE | NODE_AT_USE };

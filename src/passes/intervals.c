@@ -50,7 +50,7 @@ static void add_range(Arena *arena, RangeSet *set, Range range)
     set->num += first + 1 - end;
 }
 
-/* out: the union of a and b, without gaps of less than least_gap. */
+/* out: the union of a and b; gaps of less than least_gap are filled. */
 static void unite(Arena *arena, const RangeSet *a, const RangeSet *b, int64_t least_gap, RangeSet *out)
 {
     int i = 0, k = 0;
@@ -69,8 +69,8 @@ static void unite(Arena *arena, const RangeSet *a, const RangeSet *b, int64_t le
 
 /* ---- times ---- */
 
-/* A binary tree over all times, stored as a heap: node 1 is all times, leaf t is node size + t. An interval covers the few largest nodes
- * that lie within it, and touches all nodes from its first and its last leaf up to the root. */
+/* A binary tree over all times, stored as a heap: node 1 stands for all times, node size + t is the leaf of time t. An interval covers the
+ * few largest nodes that lie within it, and touches all nodes from its first and its last leaf up to the root. */
 typedef struct Timeline {
     Arena    *arena;
     int       size;                /* leaves: a power of two */
@@ -115,7 +115,7 @@ static void collect(Timeline *t, const RangeSet *set, int64_t least_gap)
     t->spare = spare;
 }
 
-/* t->taken: the addresses taken during the item's life, without gaps that are too small for it. */
+/* t->taken: the addresses taken during the item's life; gaps that are too small for the item count as taken. */
 static void find_taken(Timeline *t, const Interval *item)
 {
     int first = item->start + t->size, last = item->end + t->size;
@@ -240,7 +240,7 @@ int64_t intervals_live(Arena *arena, const Interval *intervals, int num)
 }
 
 /* Places the largest intervals first, which usually comes within a few percent of the bound (out_live). If it doesn't, tries other orders,
- * then repairs of the last order. */
+ * then moves the highest interval of the last order to its front, and again. */
 int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out_live)
 {
     enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };

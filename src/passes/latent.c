@@ -3,8 +3,8 @@
  *
  *     k = concat(rows of linear(latent, Wk), expand(shared)), v = rows of linear(latent, Wv), o = attention(concat(q, r), k, v)
  *
- * Since q k^T = (q Wk) latent^T, each head multiplies its query by its matrix, instead of the latents of all keys. Likewise it multiplies
- * its result, instead of the latents of all values:
+ * Since q k^T = (q Wk) latent^T, each head multiplies its query by its matrix, instead of the latents of all keys. In the same way each
+ * head multiplies its result by a matrix, instead of the latents of all values:
  *
  *     o = group_linear(attention_latent(concat(group_linear(q, Wk), r), concat(latent, shared)), Wv)
  *

@@ -7,8 +7,8 @@
  * Scales are delayed: a step's scales follow from the largest magnitudes of earlier steps, which training programs record and the
  * optimizer's program makes scales from. Before the first step, program `calibrate` takes the place of earlier steps: it computes products
  * of trained weights in the model's dtype, makes no gradients of these weights, and records. Its measurements depend neither on scales nor
- * on how a step is divided into micro-batches. Frozen weights exist only as codes: the operands multiplied with them get scales from their
- * own values.
+ * on how a step is divided into micro-batches. If only codes of a frozen weight exist, its products are in FP8 here too, and their inputs
+ * get scales from their own values.
  *
  * Without a history (evaluation and generation of a folder) all weights are frozen, and each input has a scale of its own.
  *

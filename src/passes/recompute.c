@@ -13,7 +13,7 @@ static bool is_record(const Node *node, int k)
     return out && out->sharing == STORAGE_UPDATE && value_root(out->storage, NULL)->kind != VALUE_ACTIVATION;
 }
 
-/* Adds a clone of `node` at the cursor, reading `in`. It updates no lasting memory: the node itself did. */
+/* Adds a clone of `node` at the cursor, reading `in`. The clone updates no lasting memory: the node itself did. */
 static Status add_clone(Graph *graph, const Node *node, Value **in, uint32_t flags, Node **out)
 {
     uint32_t want = node_wanted(node);

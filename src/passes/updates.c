@@ -61,8 +61,8 @@ static const Param *param_of(const Piece *piece)
     return piece->update.plan->trained_params[piece->update.bucket->first + piece->first];
 }
 
-/* A part of a flat value. With one rank, the flat value itself if the part is all of it. With several ranks always a new value, since the
- * flat one is gathered from. */
+/* A part of a flat value. With one rank, the flat value itself if the part is all of it. With several ranks the part is always a new value,
+ * since a gather reads the flat one. */
 static Value *part_of(const Piece *piece, Value *flat, int64_t at, const TensorType *dims)
 {
     const Update *u = &piece->update;
@@ -237,8 +237,8 @@ static void add_groups(Updates *all)
     }
 }
 
-/* Finds where the piece of a staged bucket that begins in parameter `first` ends: within a parameter or before one, where a piece may
- * begin. Returns its number of parameters. */
+/* Finds the end of the piece of a staged bucket that begins in parameter `first`. It ends within a parameter or before one, at an element
+ * where a piece may begin. Returns the piece's number of parameters. */
 static int end_piece(const Updates *all, int first, int64_t piece_begin, int64_t *out_end)
 {
     int64_t most = all->shared->options->piece_numel, limit = piece_begin + (most < MOMENT_BLOCK ? MOMENT_BLOCK : most);

@@ -38,8 +38,8 @@ typedef struct ProgramSpec {
 bool program_alike(const ProgramSpec *a, const ProgramSpec *b);
 /* The entry's name; for a micro-step: micro_first, micro_next, micro_last or micro_only. */
 const char *program_spec_name(const ProgramSpec *spec);
-/* Writes all specs that can be requested, without shapes: each entry once, but micro-steps in each of their four kinds. Returns how
- * many. */
+/* Writes all specs that can be requested, without shapes: each entry once, but micro-steps in four kinds: first, next, last, only. Returns
+ * how many. */
 enum { MOST_SPECS = 16 };
 int program_specs(ProgramSpec out[MOST_SPECS]);
 /* Finds the spec of this name; the shape in *out stays. ERR_INVALID lists all names. */
@@ -111,7 +111,7 @@ typedef enum Division {
 } Division;
 
 /* Trained parameters in a flat run: one rule of the optimizer updates them, their weights have one dtype, their gradients one dtype. The
- * flat buffers are values of the plan under these names.
+ * flat buffers are values of the plan; `weights`, `grads`, `weight_share` and `grad_share` are their names.
  *
  * With several ranks each owns its shares of all chunks, one after the other, in flat values of share_numel elements. The optimizer and its
  * states work on these shares alone. With one rank the share is the flat run itself. */
@@ -272,8 +272,9 @@ int64_t program_times(const Plan *plan, const Program *program, int64_t micros);
 #define DECODE_TOLD "decode.told"
 enum { DECODE_RING = 8 };
 
-/* Values of programs of entry `head`: the matrix, its rows' scales, its bias; the rows of hidden states, followed by their dtype; the run's
- * number, i64 (1); the ids of the last HEAD_RING runs for the host to read, i32 (HEAD_RING,N) (op tell_ids). */
+/* Values of programs of entry `head`, in this order: the matrix, its rows' scales, its bias; the rows of hidden states (this name is
+ * followed by their dtype); the run's number, i64 (1); the ids of the last HEAD_RING runs for the host to read, i32 (HEAD_RING,N) (op
+ * tell_ids). */
 #define HEAD_WEIGHT "weight"
 #define HEAD_WEIGHT_SCALE "weight.scale"
 #define HEAD_WEIGHT_BIAS "bias"
@@ -291,9 +292,10 @@ bool program_reads(const Program *program, const char *name);
 /* The type of a parameter's state in its bucket, as a tensor of its own. */
 TensorType state_type(const BucketState *state, const Param *param);
 
-/* What this rank owns of the parameter with this index in the bucket. plan_owned: of its weight and gradient (the same elements, in the
- * bucket's grad_share). plan_owned_state: of a state, the elements that the rank updates; if one rank updates the whole matrix, these
- * aren't the elements of its weight. All ranks' pieces together are the tensor; with one rank a piece is the whole tensor. */
+/* The piece that this rank owns of the parameter with this index in the bucket. plan_owned: the piece of its weight and of its gradient
+ * (the same elements, in the bucket's grad_share). plan_owned_state: the piece of a state, for the elements that the rank updates. If one
+ * rank updates the whole matrix, these aren't the elements that it owns of the weight. All ranks' pieces together are the tensor; with one
+ * rank a piece is the whole tensor. */
 PlanPiece plan_owned(const Plan *plan, const Bucket *bucket, int index);
 PlanPiece plan_owned_state(const Plan *plan, const Bucket *bucket, int index, const BucketState *state);
 /* The piece of the plan's value of this name that this rank has: all of it, if it isn't divided. The value is a parameter, or a part of a

@@ -33,10 +33,10 @@ typedef struct LoadSource {
     Status (*begin)(void *context, const Param *param);
     /* Writes elements to `out` as floats. first is a multiple of 4. */
     Status (*values)(void *context, const Param *param, int64_t first, int64_t count, float *out);
-    /* The elements in the parameter's dtype, if they are adjacent in memory; NULL: they aren't. `stored` may be NULL. */
+    /* Returns the elements in the parameter's dtype if they are adjacent in memory, else NULL. `stored` itself may be NULL. */
     const void *(*stored)(void *context, const Param *param, int64_t first, int64_t count);
-    /* Part k of a parameter that is kept in a format, as the op that quantises makes it; valid until the next call. NULL for part 0: the
-     * source doesn't have the parameter in this format, and its elements are quantised. `part` may be NULL. */
+    /* Returns part k of a parameter that is kept in a format, as the op that quantises makes it; valid until the next call. NULL for part
+     * 0: the source doesn't have the parameter in this format, so its elements are quantised. `part` itself may be NULL. */
     const void *(*part)(void *context, const Param *param, int k);
 } LoadSource;
 
@@ -59,7 +59,7 @@ NODISCARD Status session_mark_run(Session *session, int64_t number);
 NODISCARD Status session_await_run(Session *session, int64_t number);
 /* The device's idle time before step `number`, which has ended: from the end of the step before it to its own beginning. */
 NODISCARD Status session_idle_before(Session *session, int64_t number, double *out_seconds);
-/* A graph output of a program ("loss", "losses", "logits"): valid until the next run of any program. */
+/* Copies the first `bytes` bytes of a graph output ("loss", "losses", "logits") to `data`. `program` must be the one that ran last. */
 NODISCARD Status session_output(Session *session, const Program *program, const char *name, void *data, size_t bytes);
 /* The value's memory, if the host can access it (device cpu, values of SPACE_HOST); else NULL. */
 void *session_pointer(Session *session, const char *name);

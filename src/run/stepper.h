@@ -4,7 +4,8 @@
  *   stepper_gather;  if (stepper_must_measure) { stepper_measure each micro-batch of the first step; stepper_measured; }
  *   each step:  stepper_begin; stepper_micro...; stepper_update; then, up to a step later, stepper_await
  *
- * All calls but stepper_await queue work on the device and return. With several ranks all make the same calls. */
+ * All calls but stepper_measured and stepper_await queue work on the device and return. With several ranks all ranks make the same
+ * calls. */
 #pragma once
 
 #include "comm/comm.h"

@@ -25,6 +25,6 @@ double launch_power_seconds(const DeviceFacts *facts, const Launch *launch);
 /* Simulates a run of the launches. The arrays of the timeline are in `arena`. */
 void timeline_simulate(Arena *arena, const DeviceFacts *facts, const Launch *launches, int count, Timeline *out);
 
-/* If several streams run anything, appends a line for each: its busy time, and its part of the critical path. Before them, a line for power
- * if that decides the program's time. */
+/* Appends a line for power, if power decides the program's time. Then, if several streams run anything, appends a line for each stream: its
+ * busy time, and its part of the critical path. */
 void timeline_print_streams(const Timeline *timeline, const Launch *launches, StrBuf *out);

@@ -30,7 +30,7 @@ struct Driven {
     StepMetrics results[MOST_WAITING]; /* metrics of awaited steps that weren't asked for yet */
     int         num_results;
     bool        has_gradients; /* the device holds gradients: of the current step, or of the last update */
-    bool        is_broken;     /* a device failed during a step, or a checkpoint was loaded only in part */
+    bool        is_broken;     /* queuing or awaiting a step failed, or a checkpoint was loaded only in part */
 };
 
 /* One rank's part of a call; `job` is the call's argument, the same for all ranks. */

@@ -136,7 +136,7 @@ static int slow_rank(Trainer *t)
     return most * count > NOTABLY * sum ? slowest : -1;
 }
 
-/* Combines the step of all ranks: the sum of tokens, the time of the slowest. Their results must be equal. */
+/* Combines the step of all ranks: the sum of tokens, the time of the slowest rank. The results of all ranks must be equal. */
 static Status share_step(Trainer *t, const float *result, StepMetrics *step)
 {
     RankStep own = {.share = {step->step_tokens, step->seconds, comm_waited(t->comm) - t->waited}}, *all = t->from_ranks;

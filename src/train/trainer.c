@@ -452,7 +452,7 @@ static Status save_final(Trainer *t)
     if (trainer_leads(t)) status = metrics_sync(t->metrics, &mark);
     if (status == OK) status = trainer_context(t, true, &text, &context);
     if (status == OK && trainer_leads(t))
-        status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* made from the adapter that is replaced now */
+        status = file_remove_tree(arena_printf(&t->arena, "%s/merged", dir)); /* it contains the adapter that is replaced now */
     status = trainer_agree(t, status);
     t->held_step = t->state.step;
     if (status == OK) status = take_best(t);

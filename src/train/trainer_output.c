@@ -185,7 +185,7 @@ typedef struct Settled {
     bool     is_first, is_finished;
 } Settled;
 
-/* Length of the longest beginning of a path that exists. */
+/* Length of the longest prefix of a path that exists as a file or folder. */
 static Status existing_prefix(const char *path, size_t *out)
 {
     char part[4096];
@@ -540,7 +540,7 @@ Status trainer_begin_output(Trainer *t)
     t->record.data = t->data.keys;
     t->made_from = -1;
     TRY(run_record_write(c->output_dir, &t->record, false));
-    if (!continues) TRY(output_dir_clear(c->output_dir)); /* after the record: a kill in between begins anew too */
+    if (!continues) TRY(output_dir_clear(c->output_dir)); /* the record is written first: after a kill here the next run begins anew too */
     if (!continues) TRY(model_card_remove(c->output_dir));
     snprintf(t->metrics_path, sizeof t->metrics_path, "%s/metrics.jsonl", c->output_dir);
     return open_metrics(t);
