@@ -70,7 +70,8 @@ const Node *lora_other_reader(const Graph *graph, const Param *param)
     return first;
 }
 
-/* A parameter beside the weight, stored as `tensor` (PEFT_TENSOR, ...). All nodes that read the weight share it. */
+/* Finds or adds a parameter beside the weight, stored in files as `tensor` (PEFT_TENSOR, ...). All nodes that read the weight share this
+ * parameter. */
 static Value *add_param(Graph *graph, const Param *base, const char *suffix, const char *tensor, TensorType type, InitKind init)
 {
     const char *name = arena_printf(graph->arena, "%s.%s", base->name, suffix);
@@ -94,7 +95,7 @@ static Value *add_adapter(Graph *graph, const Param *base, const char *half, int
 {
     const char *tensor = arena_printf(graph->arena, PEFT_TENSOR, base->module, half);
     Value      *value = add_param(graph, base, half, tensor, type_make(base->type.dtype, 2, rows, cols), init);
-    value->param->init_std = 1.0f / sqrtf((float)cols); /* Kaiming uniform with a = sqrt(5), as PEFT starts A */
+    value->param->init_std = 1.0f / sqrtf((float)cols); /* Kaiming uniform with a = sqrt(5), as in PEFT */
     return value;
 }
 

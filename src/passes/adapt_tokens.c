@@ -21,8 +21,8 @@ bool tokens_is_vocabulary(const Graph *graph, const Param *param)
     return fits;
 }
 
-/* Whether the list is for this parameter. A list without a module is for the embedding, also if the head shares its matrix, but not for a
- * head that has its own. */
+/* Whether the list is for this parameter. A list without a module is for the embedding's matrix, even if the head shares it, but not for a
+ * head with a matrix of its own. */
 static bool is_meant(const LoraTokens *list, const Param *param, const char *path)
 {
     if (!path) return false;

@@ -1,4 +1,4 @@
-/* Passes alone: a graph and its options from text, passes by name, the result as text. */
+/* Runs passes alone: reads a graph and its options from text, runs passes by name, and prints the result as text. */
 #include "passes/alone.h"
 
 #include "ops/ops.h"
@@ -14,7 +14,7 @@
 typedef enum OptionKind {
     KIND_PROGRAM,
     KIND_INT,
-    KIND_SMALL, /* a field of type int; KIND_INT: int64_t */
+    KIND_SMALL, /* the field is an int; with KIND_INT, an int64_t */
     KIND_FLOAT,
     KIND_BOOL,
     KIND_DTYPE,

@@ -72,8 +72,8 @@ const LoraModule *lora_find_module(const LoraOptions *lora, const char *path);  
 double            lora_scale(const LoraOptions *lora, int64_t r, double alpha); /* alpha / r, with rsLoRA alpha / sqrt(r) */
 /* Whether the weight's linear layer gets an adapter. matched[i] is set to 1 if targets[i] names the layer; NULL: not wanted. */
 bool lora_has_target(const LoraOptions *lora, const Param *param, char *matched);
-/* The first reader of the weight W other than linear layers: merging replaces W by W + B A, which would change its result. NULL: none. A
- * tied head counts as a weight of its own, since merging unties it. */
+/* The first reader of the weight W other than linear layers: merging replaces W by W + B A, which would change that reader's result. NULL:
+ * none. A tied head counts as a weight of its own, since merging unties it. */
 const Node *lora_other_reader(const Graph *graph, const Param *param);
 
 /* How the products of the blocks' linear layers are computed (passes/precision.c). */
@@ -145,12 +145,12 @@ typedef struct CompileOptions {
     bool            fp32_grads;   /* weight gradients are stored and summed in fp32; else in their parameter's dtype */
     DType           master_dtype; /* dtype of the weights that the optimizer updates */
     DType           moment_dtype;
-    bool            master_weights; /* master_dtype isn't model_dtype: if wider, a copy is kept; if narrower, weights are kept in it alone
-                                       (passes/precision_floats.c) */
-    uint32_t recompute;             /* bit per Part */
-    uint32_t no_fuse;               /* bit per Fusion: switched off */
-    int64_t  micro_steps;           /* micro-steps of an optimizer step: how often a gradient is added to; 0: unknown, counts as one */
-    uint32_t offload;               /* bit per Offload */
+    bool master_weights;  /* master_dtype isn't model_dtype: if wider, a copy is kept; if narrower, weights are kept only in master_dtype
+                             (passes/precision_floats.c) */
+    uint32_t recompute;   /* bit per Part */
+    uint32_t no_fuse;     /* bit per Fusion: switched off */
+    int64_t  micro_steps; /* micro-steps of an optimizer step: how often a gradient is added to; 0: unknown, counts as one */
+    uint32_t offload;     /* bit per Offload */
     int64_t piece_numel; /* most elements of offloaded memory that are updated at a time; a rule of whole parameters updates a larger one at
                             once */
     LoraOptions        lora;

@@ -1,7 +1,7 @@
-/* fuse: rewrites the forward graph into fewer, larger kernels. Each fusion matches at an anchor node and rewrites. Projections are followed
- * back through LoRA's adds, which move onto columns of the packed result. Weights that one GEMM reads become views of one packed parameter
- * and keep their names, so that adapters, decay and files stay per member. Matrices A, and matrices B, of adapters on one input are packed
- * in the same way. */
+/* fuse: rewrites the forward graph into fewer, larger kernels. Each fusion finds its pattern at an anchor node and rewrites it. Projections
+ * are followed back through LoRA's adds, which move onto columns of the packed result. Weights that one GEMM reads become views of one
+ * packed parameter and keep their names, so that adapters, decay and files stay per member. Matrices A, and matrices B, of adapters on one
+ * input are packed in the same way. */
 #include "ops/attention/attention_turned.h"
 #include "ops/attrs.h"
 #include "ops/loss/lm_head_chunks.h"

@@ -174,8 +174,9 @@ static void end_chunk(Bucket *bucket, int world, int64_t end)
     chunk[1].first = bucket->numel;
 }
 
-/* The least bytes of a chunk. Nothing runs beside the transfer of the last gradients, so a chunk is a sixteenth of all gradients. But it is
- * large enough to cross at half of the links' speed at least, and no larger than it takes for nine tenths of that speed. */
+/* The least bytes of a chunk. Nothing runs beside the transfer of the last gradients, so a chunk is a sixteenth of all gradients. But it
+ * has at least the bytes with which a transfer reaches half of the links' speed, and at most the bytes with which it reaches nine
+ * tenths. */
 static int64_t least_chunk(const Plan *plan, const CompileOptions *options, int64_t all)
 {
     enum { PARTS = 16, UNKNOWN_LINKS = 32 << 20 };

@@ -17,7 +17,7 @@
 enum {
     MOST_BYTES = 64 << 20, /* most bytes of a piece */
     MOST_PIECES = 4096,    /* about how many pieces all weights make, if they are large beside the activations */
-    BLOCK = 64,            /* a piece has a multiple of this many elements, except a parameter's last */
+    BLOCK = 64,            /* a piece has a multiple of this many elements, except a parameter's last piece */
 };
 
 /* A weight from which something is made once all of it has arrived. Either `scaled` or `coded` is set. */

@@ -60,9 +60,9 @@ typedef struct Operand {
     Value *rounded, *across;           /* rounded: floats that products read in place of the value; across: floats that the codes of its
                                           transpose stand for */
     int number;                        /* 1 + index of the value among the scaled tensors; 0: the value isn't scaled */
-    int gradient;                      /* of a weight: 1 + index of its layer's output gradient; unused if an earlier layer shares
-                                          it */
-    bool is_measured;                  /* program calibrate measures the value */
+    int gradient; /* of a weight: 1 + index of its layer's output gradient among the scaled tensors; unused if an earlier layer shares that
+                     gradient */
+    bool is_measured; /* program calibrate measures the value */
 } Operand;
 
 typedef struct Precision {

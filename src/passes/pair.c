@@ -1,5 +1,5 @@
-/* pair: a layer and the A of its adapters read the same input, so the two products become one op, which a device computes in one launch.
- * The pass runs after those that choose how a product is made: a product that isn't plain stays as it is. */
+/* pair: a layer and matrix A of its adapters multiply the same input, so the two products become one op, which a device computes in one
+ * launch. The pass runs after those that choose how a product is made: a product that isn't plain stays as it is. */
 #include "ops/attrs.h"
 #include "ops/ops.h"
 #include "passes/pass.h"

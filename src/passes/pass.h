@@ -3,8 +3,8 @@
 
 #include "passes/compile.h"
 
-/* Scopes: the programs that a pass runs for, one bit each. P_MODEL: all programs made from the model; P_GRADS and P_CACHED: of these,
- * programs with a backward pass, programs with a cache; then programs made from something else (EntrySource). */
+/* Scopes: the programs that a pass runs for, one bit each. P_MODEL: all programs made from the model; P_GRADS: those of them with a
+ * backward pass; P_CACHED: those of them with a cache. The other scopes: programs that are made from something else (EntrySource). */
 enum { P_MODEL = 1, P_GRADS = 2, P_CACHED = 4, P_UPDATE = 8, P_SHARES = 16, P_WEIGHTS = 32, P_MATRIX = 64 };
 
 typedef struct PassContext {
@@ -40,7 +40,7 @@ NODISCARD Status pass_run(PassContext *context, int index);
 /* Makes an empty plan for this device. */
 NODISCARD Status plan_start(Arena *arena, const CompileOptions *options, Device *device, Plan **out_plan);
 
-/* Gives nodes added from here on the layer, part and source line of `node`. A pass begins as after pass_work_nowhere. */
+/* Gives nodes added from here on the layer, part and source line of `node`. Each pass begins in the state that pass_work_nowhere sets. */
 static inline void pass_work_like(Graph *graph, const Node *node)
 {
     graph->layer = node->layer;

@@ -2,8 +2,8 @@
  * placed by liveness: memory is reused by activations that are never alive at the same time.
  *
  * Only values with memory of their own get an offset; other values lie in their storage (Value.storage). An element-wise result may take
- * the memory of an operand that dies as it is made (share_in_place). That is a reuse, not storage: it depends on the order of nodes, and
- * only offsets follow from it. */
+ * the memory of an operand that dies as it is made (share_in_place). This reuse leaves Value.storage as it is: it follows from the order of
+ * nodes, and only decides offsets. */
 #include "ops/ops.h"
 #include "passes/intervals.h"
 #include "passes/layout.h"
@@ -58,7 +58,8 @@ static Status prove_at_use(const Placer *p)
     return OK;
 }
 
-/* With several streams a value's life ends only where every later result is made after the value's last touch. */
+/* With several streams, a later launch may make its result before an earlier launch touches a value for the last time. Extends each value's
+ * life to the last such launch. */
 static void extend_beside(Placer *p, const int *index_of_launch)
 {
     for (int i = 0; i < p->num; i++) {
@@ -80,7 +81,7 @@ static void begin_workspace(Placer *p, const Node *node, int index)
         (Interval){p->graph->num_values + index, index, index, layout_align((int64_t)kernel.workspace_bytes, PLACE_ALIGN), 0};
 }
 
-/* Begins the life of a value of this kind with memory of its own, unless it is alive already. */
+/* Begins the value's life if the value is of this kind, has memory of its own, and isn't alive already. */
 static void begin_life(Placer *p, const Value *value, ValueKind kind, int index)
 {
     if (!value || p->roots[value->id].value != value || value->kind != kind || p->interval_of[value->id] >= 0) return;

@@ -64,7 +64,7 @@ typedef struct Fp8 {
     bool          forward, backward; /* whether forward products, and whether backward products, are in FP8 */
     bool          codes_alone;       /* only codes are kept of frozen weights */
     ScaledTensor *scaled;
-    Value       **scale, **now; /* by scaled tensor: the latest version of its scale; of its largest magnitude since the last step */
+    Value       **scale, **now; /* latest versions, by scaled tensor. scale: its scale; now: its largest magnitude since the last step */
     int           num_scaled;
 } Fp8;
 
@@ -122,7 +122,7 @@ static Status tell_plan(const Fp8 *f)
     return OK;
 }
 
-/* Element (width 1) or row `number` of a value that all programs share. */
+/* Element `number` (if width is 1), else row `number`, of a value that all programs share. */
 static Value *part_of(const Fp8 *f, const char *name, int number, const char *prefix, int64_t width, Value **slot)
 {
     Graph     *graph = f->p->graph;
@@ -166,7 +166,7 @@ static bool is_training(const Fp8 *f)
     return f->p->spec->entry->has_grads;
 }
 
-/* Makes a scale from a value's own elements, where no earlier step measured it: in calibrate, and where there are no steps. */
+/* Makes a scale from a value's own elements if no earlier step measured the value: in calibrate, and without a history. */
 static Status add_own_scale(const Fp8 *f, Value *value, Node *reader)
 {
     Graph           *graph = f->p->graph;

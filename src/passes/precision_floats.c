@@ -19,8 +19,8 @@ static bool is_bf16(const Value *value)
     return value && value->type.dtype == DT_BF16;
 }
 
-/* Whether a value's cast is made at use. Else the copy of a trained weight would live from the forward to the backward pass, and a wider
- * copy of a frozen weight would live as long as the session. */
+/* Whether a value's cast is made at use. A trained weight's cast is, since it would otherwise live from the forward to the backward pass. A
+ * frozen weight's wider cast is, since it would otherwise live as long as the session. */
 static bool is_made_at_use(const Value *value, DType dtype)
 {
     if (value->producer) return value->producer->flags & NODE_AT_USE;

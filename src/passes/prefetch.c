@@ -1,5 +1,5 @@
-/* prefetch: gathers at use begin a layer ahead, so that they run beside the layer before their reader's, and each value is gathered once a
- * layer.
+/* prefetch: gathers at use begin a layer ahead, so that they run beside the layer before their reader's layer. Each value is gathered once
+ * a layer.
  *
  * Adjacent nodes of one layer and pass are a group. A gather for group i stands where group i - 1 begins, so that it doesn't queue behind
  * gathers for later groups. It waits for the end of group i - 2, so gathered weights of two groups exist at a time. */

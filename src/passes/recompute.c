@@ -1,6 +1,6 @@
 /* recompute: values that the flags name aren't kept for the backward pass; their forward nodes are cloned right before their first use
  * there (the cheapest form of Chen et al. 2016). Clones draw the same random numbers (they are keyed) and give the same bits. Hints of the
- * model override the flags: a value that it saves is kept, a value that it has computed again is dropped.
+ * model override the flags: a value that the model marks as saved is kept, and a value that it marks as computed again is dropped.
  *
  * Values materialised at use (NODE_AT_USE: uploaded, gathered, dequantised) are made right before each reader, whatever the flags. */
 #include "ops/ops.h"
@@ -59,8 +59,8 @@ static bool has_part(const Recompute *r, const Node *node)
     return (r->parts >> node->part & 1) || (r->parts >> PART_BLOCK & 1);
 }
 
-/* Whether the model has the value saved, or saves a larger output of the same node: small outputs, such as statistics of rows, are kept
- * with it. */
+/* Whether the model marks as saved this value, or a larger output of the same node: small outputs, such as statistics of rows, are kept
+ * with the larger one. */
 static bool is_saved(const Value *value)
 {
     const Node *node = value->producer;

@@ -56,7 +56,8 @@ typedef struct Crossing {
     int64_t order;               /* Node.order of the chunk's first reader, or of `ready` */
 } Crossing;
 
-/* Adds, after node `last`, the sum of x over the ranks; this rank's share of the chunk is set to it or, with `accumulate`, added to. */
+/* Adds, after node `last`, a node that sums x over the ranks. This rank's part of the sum becomes its share of the chunk or, with
+ * `accumulate`, is added to the share. */
 static Status add_reduce(const Shard *s, Value *x, const Crossing *to, Node *last, bool accumulate, Node **out)
 {
     RanksAttrs attrs = {.ranks = s->plan->world};

@@ -44,7 +44,7 @@ static bool has_tokens(const Probe *probe, const TensorType *type, int most)
     return first == probe->batch * probe->seq;
 }
 
-/* Whether an op without by_row keeps tokens apart: it works along the last dim, or changes dims. Ids and positions have only dims of
+/* Whether an op without by_row keeps tokens apart: it works along the last dim, or changes dims. All dims of ids and positions are rows and
  * tokens. */
 static bool keeps_tokens(const Probe *probe, const Node *node)
 {

@@ -26,7 +26,7 @@ typedef struct Leaver {
 /* The layer whose gradients are being made, and the one before: gradients of two layers are on the device at a time. */
 typedef struct LeaverLayers {
     Node *begin, *begin_before; /* the first node of this layer, and of the layer before; NULL: there is none */
-    Node *sent, *sent_before;   /* the last node that had sent a gradient when this layer, and the layer before, began */
+    Node *sent, *sent_before;   /* the last node that sent a gradient before this layer began, and before the layer before it began */
 } LeaverLayers;
 
 typedef struct Leave {

@@ -265,8 +265,8 @@ const Program *plan_micro(const Plan *plan, int64_t micro, int64_t count);
 /* How often a program runs in an optimizer step of `micros` micro-steps. */
 int64_t program_times(const Plan *plan, const Program *program, int64_t micros);
 
-/* Values of programs that choose tokens, with S slots. DECODE_NEXT: the token chosen last, i32 (S). DECODE_SEEN: what penalties look at,
- * i32 (S,V). DECODE_TOLD: what the host reads of the last DECODE_RING runs, by row, i32 (DECODE_RING,S,3+2n) (op tell_rows). */
+/* Values of programs that choose tokens, with S slots. DECODE_NEXT: the token chosen last, i32 (S). DECODE_SEEN: the tokens seen, for
+ * penalties, i32 (S,V). DECODE_TOLD: what the host reads of the last DECODE_RING runs, by row, i32 (DECODE_RING,S,3+2n) (op tell_rows). */
 #define DECODE_NEXT "decode.next"
 #define DECODE_SEEN "decode.seen"
 #define DECODE_TOLD "decode.told"

@@ -16,8 +16,8 @@ typedef struct DrivenCall {
 } DrivenCall;
 
 /* Does one rank's work of a call. A device failure leaves other ranks waiting in its collectives, so it ends all ranks. Other failures are
- * reported when the work is done; a rank that still waits in a collective of the work then fails, as this rank calls another (comm_agree).
- */
+ * reported when the work is done; a rank that still waits in a collective of the work then fails, as this rank calls another collective
+ * (comm_agree). */
 static Status work_as(void *context, Comm *comm, RankPlace place)
 {
     const DrivenCall *call = context;

@@ -160,7 +160,7 @@ NODISCARD Status trainer_await_step(Trainer *trainer, StepMetrics *out);
 void trainer_settle_saves(Trainer *trainer);
 /* Logs the intervals that were computed from the data, and whether no checkpoint is kept before the end. */
 void trainer_tell_saves(const Trainer *trainer);
-/* trainer_save_due: whether to save after `step` steps, unless they are the last. trainer_save_is_timely: whether a save by time is due;
+/* trainer_save_due: whether to save after `step` steps; false if the run ends there. trainer_save_is_timely: whether a save by time is due;
  * true on rank 0 only. */
 bool trainer_save_due(const Trainer *trainer, int64_t step);
 bool trainer_save_is_timely(const Trainer *trainer);
