@@ -56,7 +56,7 @@ static void divide(Graph *graph, Value *embedding)
         if (node->op == &op_linear && node->in[1] == embedding) node_set_input(node, 1, value);
 }
 
-/* Whether a module of the weight is named: the module of its own tensor or, if it is tied, of the head. */
+/* Whether lora->whole names a module of the weight: the module of its own tensor or, for a tied embedding, the head's module. */
 static bool is_named(Graph *graph, const LoraOptions *lora, const Param *param, char *matched)
 {
     if (param->ns) return false;

@@ -1,14 +1,14 @@
-/* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes; what the
- * forward pass must save follows from what they read. A parameter's gradient is produced straight into its lasting memory; a second use of
- * the parameter or a later micro-step adds to it there. */
+/* autodiff: reverse-mode differentiation of the output "loss", ahead of time. Each op's own rule builds the backward nodes; the values that
+ * these nodes read are those that the forward pass must save. A parameter's gradient is produced straight into its lasting memory; a second
+ * use of the parameter or a later micro-step adds to it there. */
 #include "ir/grad.h"
 #include "ops/ops.h"
 #include "passes/scalars.h"
 
 #include <string.h>
 
-/* Marks, in forward order, values that depend on a trained parameter. Codes are marked too: check_inputs refuses them. Whole numbers, such
- * as the indices of the largest elements, have no gradient: they are constants. */
+/* Marks, in forward order, values that depend on a trained parameter. Codes are marked too, so that check_inputs refuses them. Whole
+ * numbers, such as the indices of the largest elements, have no gradient: they are constants. */
 static void find_wanted(GradBuilder *grad)
 {
     for (int i = 0; i < grad->num_forward; i++) {
@@ -258,7 +258,7 @@ static bool unread_from(const Value *value, const Node *node, const Node *reader
 }
 
 /* Whether the value is made before `node`, and only `reader` reads its memory from `node` on. Older versions in that memory need no check:
- * a version that another took over has no later reader. */
+ * a version whose memory a later version took over has no reader after that. */
 static bool dies_at(const Value *value, const Root *roots, const Node *node, const Node *reader)
 {
     const Value *root = roots[value->id].value;

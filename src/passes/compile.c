@@ -63,8 +63,7 @@ Status pass_run(PassContext *context, int index)
 {
     Graph **graph = &context->program->graph;
     Status  status = passes[index].run(context, graph);
-    bool    last = index == NUM_BEFORE_LAYOUT - 1; /* always verified: a pass's mistake ends the run, instead of making it compute something
-                                                      wrong */
+    bool    last = index == NUM_BEFORE_LAYOUT - 1; /* always verified: a pass's mistake must end the run, not change what it computes */
     if (status == OK) pass_work_nowhere(*graph);
     if (status == OK && (last || context->options->verify)) status = graph_verify(*graph);
     return status == ERR_INTERNAL ? status_prefix(status, "after pass %s", passes[index].name) : status;

@@ -127,7 +127,7 @@ enum { CACHE_PAGE_LEN = 32 };
 
 enum { MAX_PROGRAMS = 32 };
 
-/* The most gradients that are summed in bf16. A sum of more loses small addends: 0.4 % of the sum at 512, 3 % at 1,024. */
+/* The most gradients that are summed in bf16. Longer sums lose small addends: 0.4 % of the sum of 512 gradients, 3 % of 1,024. */
 enum { MOST_NARROW_SUMS = 64 };
 
 typedef struct CompileOptions {
@@ -174,8 +174,8 @@ typedef struct CompileOptions {
     bool             train_base;                      /* false with LoRA: the base is frozen */
 #define COMPILES(kind, name) CONFIG_TYPE_##kind name; /* fields named after the run file's keys */
 #include "config/options.def"
-    bool unplaced; /* activations get no offsets: their size is that of a perfect placement. There is no load program. Such a plan is never
-                      run */
+    bool unplaced; /* activations get no offsets: their size is computed as if placed without gaps. There is no load program. Such a plan is
+                      never run */
     int64_t max_layers; /* plans only the model's first layers; 0: all */
     bool    verify;     /* graph_verify after every pass, not only before placing */
     /* called after each pass of each program; NULL: not called */
@@ -212,7 +212,7 @@ NODISCARD Status compile_parse_dtype(const char *word, DType *out);
 /* Parses the dtype of the KV cache: fp8, or auto for model_dtype. */
 NODISCARD Status compile_parse_cache(const char *word, bool *out_fp8);
 
-/* Values of a model's own input that is looked up as an index must be below this; INT64_MAX: nothing looks it up. */
+/* If programs use a model's own input as an index, its values must be below the result. INT64_MAX: no program uses it as an index. */
 int64_t compile_index_bound(const Plan *plan, const char *input);
 
 /* `config`: the model folder's config.json. Everything is allocated in `arena`. Errors name file, key, node or parameter. */

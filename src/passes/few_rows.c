@@ -1,8 +1,8 @@
 /* few_rows: decoding's products of a few rows in bf16 or fp16 get kernels of their own, on GPUs that have them (compute capability 9.0 to
  * 11; later ones have too little shared memory). SwiGLU is fused into the product of gate and up. For one row, the norm and the sum before
- * it are fused into the product that reads the norm. Each saves a launch and keeps the bits. With option split_k, sums that take longer
- * than reading the weight are split in parts. The number of parts depends on k and n alone, so that a text has the same bits in any batch.
- * Prompts use whole sums. Products with one-byte codes fuse SwiGLU and norm for one row, on compute capability 9.0 only. */
+ * it are fused into the product that reads the norm. Each fusion saves a launch and keeps the bits. With option split_k, sums that take
+ * longer than reading the weight are split in parts. The number of parts depends on k and n alone, so that a text has the same bits in any
+ * batch. Prompts use whole sums. Products with one-byte codes fuse SwiGLU and norm for one row, on compute capability 9.0 only. */
 #include "ops/ops.h"
 #include "ops/products/coded_linear.h"
 #include "ops/products/rows_linear.h"

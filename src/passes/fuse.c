@@ -534,8 +534,8 @@ Status pass_fuse(PassContext *context, Graph **graph)
 {
     int      counts[FUSION_COUNT];
     uint32_t no_fuse = context->options->no_fuse;
-    /* With dropout, adapters on one layer's input read different values in training programs, and can't be packed: no program packs
-     * them. */
+    /* With dropout, adapters on one layer's input read different values in training programs, so they can't be packed there. Then no
+     * program packs them. */
     if (context->options->lora.dropout > 0) no_fuse |= 1u << FUSE_LORA;
     TRY(fuse_graph(*graph, no_fuse, counts));
     cut_head(*graph, context->options);

@@ -1,5 +1,6 @@
 /* Places intervals one after the other, each in the smallest gap that fits between intervals alive at the same time. A tree over time keeps
- * the taken addresses of its parts, so that the addresses taken in a span of time are known without a look at every interval. */
+ * the addresses that are taken in parts of time, so that the addresses taken in any span of time are known without a look at every
+ * interval. */
 #include "passes/intervals.h"
 
 #include <stdlib.h>
@@ -240,7 +241,7 @@ int64_t intervals_live(Arena *arena, const Interval *intervals, int num)
 }
 
 /* Places the largest intervals first, which usually comes within a few percent of the bound (out_live). If it doesn't, tries other orders,
- * then moves the highest interval of the last order to its front, and again. */
+ * then repeatedly moves the highest interval to the front of the last order. */
 int64_t intervals_place(Arena *arena, Interval *intervals, int num, int64_t *out_live)
 {
     enum { REPAIRS = 64, REPAIRED_INTERVALS = 4096 };

@@ -129,7 +129,7 @@ Space layout_grad_space(const CompileOptions *options, const Value *whole)
     return options->offload >> OFFLOAD_GRADS & 1 && !stays ? SPACE_HOST : SPACE_DEVICE;
 }
 
-/* Whether a parameter of the value begins off the grid of moment blocks that is counted from the value's beginning. */
+/* Whether a parameter of the value begins elsewhere than at a multiple of MOMENT_BLOCK elements of the value. */
 static bool has_odd_blocks(const Value *whole)
 {
     for (const Value *part = NULL; (part = layout_next_param(whole, part));)
@@ -157,7 +157,7 @@ static bool is_same_bucket(const Bucket *a, const Bucket *b)
            a->space == b->space && a->grad_space == b->grad_space;
 }
 
-/* A trained value, or the packed memory of several, in the flat run. */
+/* A trained parameter, or the packed memory of several parameters, in the flat run. */
 typedef struct Run {
     const Value *value;
     int64_t      at;
@@ -186,7 +186,7 @@ static int64_t least_chunk(const Plan *plan, const CompileOptions *options, int6
     return part < least ? least : part > most ? most : part;
 }
 
-/* Places values one after the other. A chunk is one value where gradients cross as soon as they are made, else several. */
+/* Places values one after the other. If gradients cross as soon as they are made, a chunk is one value; else it may have several. */
 static void place_runs(const Plan *plan, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
 {
     int64_t all = 0;
@@ -240,7 +240,7 @@ static void place_group(Arena *arena, const CompileOptions *options, Bucket *buc
     bucket->numel = first + group.numel;
 }
 
-/* Places the values of one type after another, in groups with a value for each rank. */
+/* Places values type by type, in groups with at most one value for each rank. */
 static void place_whole_runs(Arena *arena, const CompileOptions *options, Bucket *bucket, Run *runs, int count)
 {
     Run    *sorted = arena_array(arena, Run, count + 1);
@@ -385,7 +385,7 @@ static const int *list_params(Arena *arena, const Run *runs, int count, int num_
     return listed;
 }
 
-/* Lays out the trained parameters of a bucket; the members of a packed one are adjacent. */
+/* Lays out the trained parameters of a bucket; the members of a packed parameter are adjacent. */
 static Status layout_bucket(Plan *plan, const CompileOptions *options, const Graph *graph, bool by_value, Bucket *bucket)
 {
     Run *runs = arena_array(plan->arena, Run, graph->num_params + 1);

@@ -5,7 +5,7 @@
 #include "ir/graph.h"
 #include "ops/attrs.h"
 
-/* How the momentum is orthogonalised: five steps of these coefficients. */
+/* How the momentum is orthogonalised: by five steps with these coefficients. */
 typedef enum NormuonSteps {
     NORMUON_POLAR_EXPRESS, /* Amsel et al. 2025 */
     NORMUON_NEWTON_SCHULZ, /* Jordan 2024: the steps of the NorMuon paper */

@@ -10,7 +10,7 @@ typedef enum ProductKind { PRODUCT_NONE, PRODUCT_Y, PRODUCT_DX, PRODUCT_DW } Pro
 typedef struct Product {
     ProductKind kind;
     Node       *node;
-    Value      *weight; /* w; of product dw: the weight whose gradient dw is */
+    Value      *weight; /* w; for product dw: the weight whose gradient is made */
 } Product;
 
 /* The layers that a recipe applies to: linear layers of the blocks that aren't skipped, except adapters. */
@@ -80,8 +80,8 @@ void operands_start(Precision *p);
 /* New nodes go before `reader`. They belong to the Part of the node that makes `value`: both are dropped and recomputed together. */
 void operands_work_at(const Precision *p, const Value *value, const Node *reader);
 
-/* Replaces the product by a product of its operands' parts. dw reads both operands transposed (Operand.turned), dx the weight. *out as in
- * node_replace. */
+/* Replaces the product by a product of its operands' parts. The product reads transposes (Operand.turned) of both operands for dw, and of
+ * the weight for dx. *out as in node_replace. */
 NODISCARD Status operands_multiply(const Precision *p, const Product *product, const OperandFormat *format, Value **out);
 
 /* Finds or adds the value `name`, which lasts beyond the program. of: the weight, or the part of a weight, from which it is made. */

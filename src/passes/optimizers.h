@@ -43,9 +43,9 @@ enum { OPTIMIZER_MAX_RULES = 4 }; /* most rules that one optimizer chooses from 
 #define OPTIMIZER_COPY "master"
 #define OPTIMIZER_SCALE ".scale"
 
-/* The rule for a parameter with memory of its own, or for the packed memory of several. */
+/* The rule for a parameter with memory of its own, or for the packed memory of several parameters. */
 const OptimizerRule *optimizer_rule(const CompileOptions *options, const Value *whole);
-/* Adds the nodes of all updates (passes/updates.c). update: fields that all share; grads: the flat gradients, by bucket. */
+/* Adds the nodes of all updates (passes/updates.c). update: the fields that all updates share; grads: the flat gradients, by bucket. */
 NODISCARD Status optimizer_updates(const Update *update, Value *const *grads);
 /* Fills in the states of the bucket's rule: names, dtypes and extents. */
 void optimizer_states(const CompileOptions *options, Bucket *bucket);

@@ -1,4 +1,4 @@
-/* The interface of passes. A pass is graph in, graph out; no state between passes except the graph and the plan's layout. */
+/* The interface of passes. A pass takes a graph and returns a graph. Passes share no state except the graph and the plan's layout. */
 #pragma once
 
 #include "passes/compile.h"
@@ -31,7 +31,7 @@ NODISCARD Status pass_find(const char *name, int *out_index);
 /* pass_scopes: the scopes that the pass runs for. entry_scopes: the scopes that contain an entry. */
 uint32_t pass_scopes(int index);
 uint32_t entry_scopes(const Entry *entry);
-/* Whether the pass needs the layout of lasting values: it runs once all programs are scheduled. */
+/* Whether the pass needs the layout of lasting values: such a pass runs once all programs are scheduled. */
 bool pass_after_layout(int index);
 /* Runs the pass over context->program->graph, and verifies the result if the options say so. A pass may leave the graph's cursor
  * anywhere. */

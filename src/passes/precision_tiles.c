@@ -1,7 +1,7 @@
 /* Products of frozen weights that are kept in FP8 with scales of tiles (pass quantise), for devices that multiply this format:
  *
  *   y  = x w^T     x quantised by blocks of 1 x 128 of a row
- *   dx = dy w      dy quantised likewise; codes of w^T, which are made when w is loaded
+ *   dx = dy w      dy quantised in the same way; codes of w^T, which are made when w is loaded
  *
  * A scale comes from the block's own elements: so nothing is measured or kept, and e4m3 suffices for gradients too. x and dy are quantised
  * once, however many products read them. Elsewhere the weight is dequantised as usual: on other devices, in skipped blocks, with dims that

@@ -1,4 +1,4 @@
-/* schedule: order and streams. Nodes that depend only on constants run once, when the session is created. The others keep the order in
+/* schedule: the order of nodes. Nodes that depend only on constants run once, when the session is created. The others keep the order in
  * which they were made (forward, then backward from the end). But a node that frees nothing by running early waits until just before its
  * first reader. */
 #include "ops/ops.h"

@@ -242,8 +242,8 @@ static Status reduce_gradient(const void *context, const Leaver *gradient, Value
     return add_reduce(s, made, gradient->own, gradient->last, s->spec->adds, out);
 }
 
-/* Turns gradients whose shares are divided among ranks into activations. crosses: their sums over the ranks are added to the shares; else
- * nobody reads them. */
+/* Turns gradients of which each rank keeps only a share into activations. crosses: the sums of these gradients over the ranks are added to
+ * the shares; else nobody reads the gradients. */
 static Status divide_gradients(const Shard *s, bool crosses)
 {
     int     num_values = s->graph->num_values;

@@ -104,7 +104,7 @@ Status gradients_leave(Graph *graph, const Leave *leave)
                 if (!layers.begin || node->layer != layers.begin->layer) layers = (LeaverLayers){node, layers.begin, sent, layers.sent};
                 TRY(begin_gradient(graph, leave, gradient, out, &layers));
             }
-            for (int i = 0; i < node->num_in; i++) /* set again: the version becomes an activation now that its own input is one */
+            for (int i = 0; i < node->num_in; i++) /* set again: now that this input is an activation, the version becomes one too */
                 if (out->storage && node->in[i] == out->storage) node_set_input(node, i, out->storage);
             if (gradient->last == node && leave->send) TRY(leave->send(leave->context, gradient, out, &sent));
         }

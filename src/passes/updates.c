@@ -85,7 +85,7 @@ static Value *state_of(const Piece *piece, int k, Value *flat)
     return part_of(piece, flat, piece->begin, &elements);
 }
 
-/* Cuts the segments of the piece's parameters to the piece, and counts them from its beginning. */
+/* Cuts the segments of the piece's parameters to the piece. Their offsets then count from the piece's beginning. */
 static void cut_segments(Piece *piece)
 {
     Update *u = &piece->update;

@@ -247,7 +247,7 @@ typedef struct Plan {
     CodedFormat   coded_format;
     CodedWeight  *coded;
     int           num_coded;
-    int           num_floats; /* products, in all programs, whose operands are floats of another width than the model's */
+    int           num_floats; /* number of products, in all programs, whose operands are floats of another width than the model's */
     Scalar        scalars[MOST_SCALARS];
     int           num_scalars;
     Arrival      *arrivals; /* in the order of `params`; of each parameter the pieces that this rank keeps, in order */

@@ -30,8 +30,8 @@ typedef struct StepScalars {
 /* session and comm are borrowed. seed: for dropout and rounding. margin: for FP8 scales (PrecisionOptions). */
 void stepper_init(Stepper *stepper, Session *session, Comm *comm, int64_t seed, int64_t margin);
 
-/* With several ranks: gathers weights whole, for the first step, for programs outside of training and for saving. A failure also ends the
- * other ranks, which may be waiting in the gather. */
+/* With several ranks: gathers the whole weights, for the first step, for programs outside of training and for saving. A failure also ends
+ * the other ranks, which may be waiting in the gather. */
 NODISCARD Status stepper_gather(Stepper *stepper);
 
 /* stepper_must_measure: whether scales are still to be measured. Then stepper_measure takes each micro-batch of step `index` (divisor as in

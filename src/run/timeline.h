@@ -1,7 +1,7 @@
 /* Timeline: the simulated run of a program, on a device that needn't be here. A launch takes the time that its op's rates give:
- * device/rates_GPU.def if the GPU was measured, else the data sheet. It takes no less than the links need for what it moves to or from the
- * host, or between ranks. It starts when the launch before it on its stream, and the launches it waits for, have ended. A GPU that is busy
- * for seconds lowers its clock to stay within its power: a program takes at least its energy divided by that power. */
+ * device/rates_GPU.def if the GPU was measured, else the data sheet. It takes at least the time that links need for the bytes that it moves
+ * to or from the host, or between ranks. It starts when the launch before it on its stream, and the launches it waits for, have ended. A
+ * GPU that is busy for seconds lowers its clock to stay within its power: a program takes at least its energy divided by that power. */
 #pragma once
 
 #include "run/program.h"
@@ -18,8 +18,8 @@ typedef struct Timeline {
 /* Seconds that a launch is expected to take. */
 double launch_seconds(const DeviceFacts *facts, const Launch *launch);
 
-/* Seconds that the device's full power would take for a launch's energy. They add up over a program's launches, on whatever stream. 0:
- * unknown. */
+/* Seconds that the device's full power would take for a launch's energy. The seconds add up over a program's launches, whatever their
+ * streams. 0: unknown. */
 double launch_power_seconds(const DeviceFacts *facts, const Launch *launch);
 
 /* Simulates a run of the launches. The arrays of the timeline are in `arena`. */

@@ -22,8 +22,8 @@ typedef struct DrivenBatch {
     int64_t        rows, cols;
     const int32_t *tokens;
     const int32_t *labels;    /* for each token the token after it; LABEL_IGNORE: not trained */
-    const int32_t *documents; /* document of each token: neighbours with equal numbers attend to one another; negative: padding. NULL: each
-                                 row is one document */
+    const int32_t *documents; /* document of each token: adjacent tokens with equal numbers are of one document; negative: padding. NULL:
+                                 each row is one document */
     const int32_t *positions; /* position in the document, from 0; NULL: counted from the documents */
 
     const DrivenInput *inputs;

@@ -442,7 +442,7 @@ InspectPacking run_data_packing(const Config *config, int64_t seq_len)
                             .long_samples = is_error ? LONG_ERROR : long_samples(config->on_long_sample)};
 }
 
-/* Notes how much is trained on: documents after cuts, sequences by weight. */
+/* Notes how much is trained on: documents that remain after cuts, and sequences as the weights choose them. */
 static void tell_rows(RunData *data, int64_t seq_len)
 {
     const LoaderStats *stats = loader_stats(data->train);

@@ -252,7 +252,8 @@ typedef struct EvalSum {
     int64_t tokens, trained;
 } EvalSum;
 
-/* Evaluates batch after batch, each rank every world-th one, until the data or `eval_max_batches` ends. ERR_INTERRUPTED: a signal came. */
+/* Evaluates batches until the data or `eval_max_batches` ends. Of every `world` batches each rank takes one. ERR_INTERRUPTED: a signal
+ * came. */
 static Status eval_batches(Trainer *t, EvalSum *out)
 {
     const Program *program = plan_program(t->plan, &entry_eval);
