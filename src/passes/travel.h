@@ -38,6 +38,6 @@ typedef struct Leave {
     const void *context;
 } Leave;
 
-/* Makes each version of these gradients an activation, and sends the last one. A layer's gradients wait until those of the layer before the
- * last one have been sent. */
+/* Makes each version of these gradients an activation, and sends the last one. A layer's gradients wait until the gradients of the layer
+ * two before it have been sent. */
 NODISCARD Status gradients_leave(Graph *graph, const Leave *leave);

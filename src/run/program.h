@@ -84,7 +84,7 @@ typedef enum StateExtent {
 /* The dynamic map (ops/lowbit/dynamic_map.h) of a state that may be kept in codes of 8 bits. */
 typedef enum StateCode { CODE_NONE, CODE_SIGNED, CODE_UNSIGNED } StateCode;
 
-/* A state that the optimizer keeps of a bucket's parameters, one after the other in a flat value of the plan. */
+/* A state of the optimizer for a bucket's parameters. Their states stand one after the other in a flat value of the plan. */
 typedef struct BucketState {
     const char    *name;  /* "m": in a checkpoint it is tensor P.m for parameter P */
     const char    *value; /* name of the plan's value */
@@ -321,7 +321,7 @@ int64_t plan_scale_bytes(const Plan *plan);
 int64_t plan_coded_bytes(const Plan *plan); /* bytes of all parts of coded weights (plan->coded) */
 
 OpCost launch_cost(const Launch *launch);
-/* The dtype that a matrix unit works in: that of the largest input, apart from inputs that results are added to. */
+/* The dtype that a matrix unit works in: the dtype of the largest input, apart from inputs that results are added to. */
 DType launch_operand_dtype(const Launch *launch);
 /* Seconds that links are busy with a launch: with its reads and writes of host memory, or with what it sends to other ranks. */
 double launch_link_seconds(const DeviceFacts *facts, const Launch *launch);
