@@ -44,7 +44,7 @@ static bool nfc_changes(uint32_t code)
     return len != 1 || buffer[0] != (int32_t)code;
 }
 
-/* True if NFC's quick check answers "no" or "maybe", and for every combining class except 0. */
+/* True if NFC's quick check answers "no" or "maybe", or if the combining class isn't 0. */
 static bool nfc_open(uint32_t code)
 {
     if ((code >= 0x1161 && code <= 0x1175) || (code >= 0x11A8 && code <= 0x11C2)) return true; /* Hangul vowels, finals */

@@ -36,7 +36,7 @@ def _array(value: Any, name: str) -> NDArray[Any]:
 
 
 def int32(value: Any, name: str) -> NDArray[np.int32]:
-    """As _array, for integers. TypeError: another dtype or memory; ValueError: a number that doesn't fit into 32 bits."""
+    """An int32 array, read as by _array. TypeError: another dtype or memory; ValueError: a number that doesn't fit into 32 bits."""
     array = _array(value, name)
     if array.ndim == 0 and array.dtype.kind in "iu":
         raise ValueError(f"{name} is one number; expected an array")
@@ -79,7 +79,7 @@ def floats(array: NDArray[np.float32]) -> Any:
 
 
 def _own(value: Any, name: str, size: int, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Integers or floats of that shape, (rows, cols), or (rows, cols, size) if a token has several; one dimension less is one row."""
+    """An input as int32 or float32, of shape `shape`, (rows, cols), or (rows, cols, size) if size > 1; one row may come without `rows`."""
     array = _array(value, name)
     want = (*shape, size) if size > 1 else shape
     if array.ndim == len(want) - 1:

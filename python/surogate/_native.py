@@ -382,8 +382,8 @@ def take_ids(ids: Any, count: int) -> NDArray[np.int32]:
 def interruptible(call: Callable[[], Result], then: str = ", then saving") -> Result:
     """Runs a call that sg_interrupt can end. Ctrl+C asks it to end and is then raised; a second Ctrl+C ends the process.
 
-    In another thread than the main thread Ctrl+C raises nothing, and the call runs normally. then: text for the message, what follows the
-    step.
+    In another thread than the main thread Ctrl+C raises nothing, and the call runs normally. then: the message's words for what follows
+    the step.
     """
     if threading.current_thread() is not threading.main_thread():
         return call()
@@ -418,8 +418,8 @@ def interruptible(call: Callable[[], Result], then: str = ", then saving") -> Re
 class Handle:
     """An open object of the library. Calls of several threads take turns. After close() they raise ValueError.
 
-    The object is closed when it is garbage-collected. After a fork the child has its memory, but neither its threads nor its device: calls
-    there raise RuntimeError, unless the object has neither (`forks`).
+    The object is closed when it is garbage-collected. After a fork the child has the object's memory, but not its threads and device.
+    Calls there raise RuntimeError, unless the object needs neither threads nor a device (`forks`).
     """
 
     def __init__(

@@ -10,7 +10,7 @@ import numpy as np
 
 DTYPES = {"float32": 0, "float16": 1, "bfloat16": 2, "int8": 3}  #: as in sg_dtype
 _ON_HOST = (1, 3, 11)  # DLPack's codes of memory that the CPU reads: its own, pinned for CUDA or ROCm
-_ON_CUDA = (2, 13)  # memory of a GPU; memory of both
+_ON_CUDA = (2, 13)  # a GPU's memory; memory that CUDA manages for CPU and GPU
 
 
 class _DLTensor(Structure):

@@ -279,7 +279,7 @@ class Trainer(Closes):
                 check(lib.sg_trainer_step_data(trainer, byref(batch)))
 
     def _clear(self, waiting: int) -> None:
-        """After an interruption: brings the trainer between two steps."""
+        """After an interruption: drops the unfinished step, and the results of the `waiting` queued updates."""
         with suppress(SurogateError, ValueError):
             self.drop()
             for _ in range(waiting):
@@ -349,7 +349,7 @@ class Trainer(Closes):
     def _tensors(self) -> dict[str, tuple[int, tuple[int, ...]]]:
         with self._handle.use() as trainer:
             if not self._shapes:
-                for index in range(max(1, lib.sg_trainer_num_tensors(trainer))):  # 0 is a failure, which the first one's tells
+                for index in range(max(1, lib.sg_trainer_num_tensors(trainer))):  # 0: a failure, whose error the call for tensor 0 gives
                     tensor = _native.Tensor()
                     check(lib.sg_trainer_tensor(trainer, index, byref(tensor)))
                     self._shapes[tensor.name.decode()] = (index, tuple(tensor.dim[: tensor.ndim]))

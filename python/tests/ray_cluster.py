@@ -1,9 +1,9 @@
 """Runs of a command on a Ray cluster of three nodes on this machine, which tests/python/ray.t drives.
 
-ray_cluster.py whole COMMAND...: once.
-ray_cluster.py kill COUNT SEED FOLDER COMMAND...: output_dir FOLDER/1, FOLDER/2, ... until that many raylets were killed at random moments;
-of each run at most four, and some get a successor.
-ray_cluster.py stop COMMAND...: SIGTERM at step 5.
+ray_cluster.py whole COMMAND...: one run.
+ray_cluster.py kill COUNT SEED FOLDER COMMAND...: runs with output_dir FOLDER/1, FOLDER/2, ... until COUNT raylets were killed at random
+moments, at most four in each run; after some kills a new node is added.
+ray_cluster.py stop COMMAND...: a run that gets SIGTERM at step 5.
 The commands get ray_address, and RAY_ADDRESS, which is what auto means. The secret of each run must be in no command line and in no file
 of Ray's.
 """
@@ -31,7 +31,7 @@ os.environ |= {  # a node that is gone is noticed within two seconds
 }
 MEMORY = 80 << 20  # bytes of each node's object store, the least that Ray takes
 KILLS_OF_A_RUN = 4
-STEPS_UNTIL_KILLED = 12  # at most, from kill to kill: so four kills hit a run of 60 steps, even if steps are fast
+STEPS_UNTIL_KILLED = 12  # most steps between two kills: so four kills hit a run of 60 steps, even if steps are fast
 
 
 class Nodes:
@@ -68,7 +68,7 @@ class Command:
         self.process = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
         self.steps = 0
         self.secrets: set[bytes] = set()
-        self.lines: set[bytes] = set()  # command lines of the machine while the run went
+        self.lines: set[bytes] = set()  # command lines seen on the machine during the run
         threading.Thread(target=self._read).start()
 
     def _read(self) -> None:

@@ -170,7 +170,7 @@ class Steps(InFolder):
         with Trainer(**self.settings("cut")) as trainer, Dataset(**self.settings("cut")) as dataset:
             with self.assertRaises(KeyboardInterrupt):
                 trainer.fit(dataset, callbacks=[interrupt], lr=lambda _: 1e-3)
-            self.assertEqual(trainer.steps, 3)  # the third was queued
+            self.assertEqual(trainer.steps, 3)  # the third update was already queued
             with self.assert_fails(Status.INVALID, "learning rate -1"):
                 trainer.fit(dataset, lr=bad_rate)
             last = trainer.fit(dataset, lr=lambda _: 1e-3)
@@ -279,7 +279,7 @@ class Steps(InFolder):
         self.assertEqual(ctypes.cast(rows.batch.ids, ctypes.c_void_p).value, ids.ctypes.data)
         self.assertIs(_arrays.rows(ids, "ids"), ids)
 
-        class Tensor:  # as another library's
+        class Tensor:  # like a tensor of another library
             def __dlpack__(self, **given: Any) -> Any:
                 return ids.__dlpack__(**given)
 
@@ -304,7 +304,7 @@ class Steps(InFolder):
                 trainer.weights("model.norm.weight"),
             ):
                 self.assertEqual(np.from_dlpack(out).ctypes.data, out.ctypes.data)
-                out[...] = 0  # the caller's own
+                out[...] = 0  # the array belongs to the caller
 
     def test_gradients_weights_and_updates(self) -> None:
         with Trainer(**self.settings("gradients")) as trainer:
@@ -579,7 +579,7 @@ class Around(InFolder):
             tokenizer.encode("a")
         with self.assert_fails(Status.NOT_FOUND, "nowhere"):
             Tokenizer("./nowhere")
-        gc.collect()  # one that never opened is forgotten without a word
+        gc.collect()  # a Tokenizer that never opened is freed without an error
 
     def test_settings_of_all_kinds(self) -> None:
         with self.assert_fails(Status.INVALID, "max_steps"):
@@ -681,7 +681,7 @@ class Around(InFolder):
         for kind, says, call in wrong:
             with self.assertRaisesRegex(kind, says):
                 call()
-        trainer.train_step([1, 2], lr=1e-3)  # micro-batches of the refused call are gone
+        trainer.train_step([1, 2], lr=1e-3)  # the refused call left no micro-batches behind
 
     def test_nothing_open_is_copied(self) -> None:
         tokenizer = Tokenizer(SHAKESPEARE)
@@ -750,7 +750,7 @@ class OwnInputs(InFolder):
                 inputs = {"kind": kind, "volume": volume, "verdict": verdict}
                 np.testing.assert_allclose(-trainer.logprobs(ids, targets, inputs=inputs), first, atol=2e-6)
                 self.assertAlmostEqual(trainer.eval(ids, targets, inputs=inputs), float(first.mean()), places=5)
-                seen = {"kind": kind, "volume": volume}  # the verdict is of the loss alone
+                seen = {"kind": kind, "volume": volume}  # only the loss reads the verdict
                 np.testing.assert_allclose(trainer.logits(ids, inputs=seen), x @ weights["head"].T, atol=2e-6)
                 trainer.step(ids, targets, inputs=inputs)
                 trainer.backward()

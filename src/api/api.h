@@ -37,6 +37,6 @@ NODISCARD Status api_check_ids(const int32_t *ids, size_t num, int64_t vocab_siz
 NODISCARD Status api_check_sampling(const sg_sampling *sampling);
 SampleOptions    api_sample_options(const sg_sampling *sampling);
 
-/* The common part of sg_model_generate and sg_trainer_generate. The caller has filled in the job, except sink, context and sample. */
+/* For sg_model_generate and sg_trainer_generate: check, then generate. The caller sets all of *job except sink, context and sample. */
 NODISCARD Status api_check_generate(const GenerateJob *job, int64_t vocab_size, const sg_sampling *sampling);
 NODISCARD Status api_generate(Session *session, GenerateJob *job, const sg_sampling *sampling, TokenIds *out);

@@ -12,7 +12,7 @@ struct sg_dataset {
     HfModel   *model;
     Tokenizer *tokenizer;
     RunData    data;
-    Loader    *loader;                 /* the loader of `data` that is read: train or eval */
+    Loader    *loader;                 /* the loader of `data` to read from: train or eval */
     sg_input   inputs[IR_MOST_INPUTS]; /* the model's own inputs that the data gives; arrays belong to the current batch */
     int        places[IR_MOST_INPUTS]; /* index of each input in IrModule.inputs */
     int        num_inputs;

@@ -134,7 +134,7 @@ void sg_chat_template_close(sg_chat_template *tmpl)
     sg_free(tmpl);
 }
 
-/* {"messages": [...], "tools": [...]}, or the list of messages alone, as a row of a conversation data set. */
+/* Parses {"messages": [...], "tools": [...]}, or a list of messages alone, to an object with these fields. */
 static Status read_conversation(Arena *arena, const char *json, JsonValue *out_row)
 {
     TRY(api_need(json, "conversation"));

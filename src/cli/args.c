@@ -40,7 +40,7 @@ static Status print_help(const CliArgs *args, const Flag *flags, size_t num_flag
     return status;
 }
 
-/* If a flag such as --max-steps is a key of run files: "max_steps=VALUE"; NULL: there is no such key. value: the flag's value, or NULL. */
+/* For a flag such as --max-steps that is a key of run files: "max_steps=VALUE"; else NULL. value: the flag's value, or NULL. */
 static const char *key_for_flag(Arena *arena, const char *word, const char *value)
 {
     char *key = arena_strdup(arena, word + 2);
@@ -175,7 +175,7 @@ static void say_lines(void (*say)(const char *fmt, ...), const char *text)
     }
 }
 
-/* If a run file belongs to another tool, says so. config NULL: the file was refused; else also says how its settings differ there. */
+/* Logs a line if the run file is another tool's. config NULL: the file was refused; else the line has that tool's differing defaults. */
 static void say_port(const char *const *words, size_t count, const Config *config)
 {
     const char *path = config_run_file(words, count);

@@ -1,4 +1,4 @@
-/* surogate bench text DIR: how fast texts are decoded, for several numbers of rows, compared with the time to read weights and cache. */
+/* surogate bench text DIR: how fast texts are decoded, for one or more row counts, beside the time to read weights and cache. */
 #include "cli/bench_text.h"
 
 #include "cli/model_flags.h"

@@ -43,8 +43,8 @@ typedef struct CliArgs {
  * the nearest name. */
 NODISCARD Status cli_parse(CliArgs *args, const Flag *flags, size_t num_flags, bool config, bool *out_done);
 
-/* A config of defaults with one dataset of this path (type=text). Words key=value from `first` on, with keys of a
- * dataset or a run, change it. */
+/* Makes a config of defaults with one dataset at `path` (type=text). Words from index `first` on override it: each is key=value with a key
+ * of a dataset or a run. */
 NODISCARD Status cli_dataset_config(CliArgs *args, const char *path, size_t first, Config *out_config);
 
 /* Prints the text of `surogate COMMAND --help`. */
@@ -78,12 +78,12 @@ NODISCARD Status cli_variables(Arena *arena, const StrList *list, const JsonValu
 /* Writes to stdout; ERR_IO if it can't be written (a full disk, a closed pipe). On a terminal control characters are made visible; files
  * and pipes get all bytes unchanged. */
 NODISCARD Status cli_print(const StrBuf *text);
-NODISCARD Status cli_print_coloured(const StrBuf *text); /* the text may contain control characters only for our colours */
+NODISCARD Status cli_print_coloured(const StrBuf *text); /* text: its only control characters are our own colour codes */
 
 /* The path to open for a file that a flag names: - becomes standard input. */
 const char *cli_input_path(const char *path);
 
-/* The regular files of a folder, sorted by name, or the one file that `path` is. */
+/* Lists the regular files of the folder `path`, sorted by name; if `path` is a file, that file alone. */
 NODISCARD Status cli_list_files(Arena *arena, const char *path, const char ***out_paths, size_t *out_count);
 
 #define COMMAND(id, name, arguments, help) NODISCARD Status cmd_##id(CliArgs *args);

@@ -15,7 +15,7 @@
 
 enum {
     MOST_CONTEXT = 8192,
-    MOST_TYPED = 4095, /* Linux drops the rest of a line that is typed or pasted into a terminal */
+    MOST_TYPED = 4095, /* most bytes of a line on a terminal: Linux drops the rest */
 };
 #define NO_UTF8 '\xFF' /* replaces NUL in a line: like any byte that isn't UTF-8, the model reads it as U+FFFD */
 

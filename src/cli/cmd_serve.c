@@ -69,7 +69,7 @@ static const char *name_of(Arena *arena, const char *dir)
     return *name ? name : dir;
 }
 
-/* Uses adapters given as NAME=DIR, or as a folder, whose name is used. */
+/* Gives the model its adapters, each NAME=DIR or DIR; without NAME the folder's name is used. */
 static Status use_adapters(InferModel *infer, const StrList *adapters)
 {
     AdapterName *names = arena_array(&infer->arena, AdapterName, adapters->count + 1);

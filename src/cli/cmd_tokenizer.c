@@ -34,7 +34,7 @@ static const char **split_names(Arena *arena, const char *text, int *out_count)
     return names;
 }
 
-/* Adds every file of the words as one document. */
+/* Adds each file that the words name as one document; a folder stands for its files. */
 static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
 {
     *out_files = 0;
@@ -54,7 +54,7 @@ static Status add_files(CliArgs *args, BpeTrainer *trainer, size_t *out_files)
     return OK;
 }
 
-/* Begins with the folder: one that can't be made shall not cost the training. */
+/* Makes the folder first: if that fails, no time was spent on training. */
 static Status train_into(CliArgs *args, BpeTrainer *trainer, const char *dir, size_t *out_files)
 {
     FolderWriter writer;

@@ -10,8 +10,8 @@ enum { ANSWER_MOST_TOP = 20 }; /* most log-probabilities kept beside each token'
 
 typedef struct Answer {
     const Tokenizer *tokenizer; /* NULL: tokens aren't decoded */
-    const StrList   *stops;     /* texts */
-    const StrList   *shown;     /* special tokens whose text is kept, as marks of tool calls; NULL: none */
+    const StrList   *stops;     /* texts that end the answer */
+    const StrList   *shown;     /* special tokens whose text is kept, such as marks of tool calls; NULL: none */
     int              top;       /* how many likeliest tokens' log-probabilities are kept beside each token's own; -1: keep none at all */
     TokenStream      stream;
     TokenIds         ids;         /* all tokens, including those of a stop text */

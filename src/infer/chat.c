@@ -68,7 +68,7 @@ static JsonValue text_of(Arena *arena, const JsonValue *arguments)
     return value;
 }
 
-/* Sets *changed if the arguments get another type. */
+/* The call with its arguments as JSON text (as_text), or parsed. Sets *changed if that gives them another type. */
 static JsonValue call_with(Arena *arena, const JsonValue *call, bool as_text, bool *changed)
 {
     const JsonValue *function = json_get(call, "function"), *arguments = function ? json_get(function, "arguments") : NULL;
@@ -88,7 +88,7 @@ static JsonValue message_with(Arena *arena, const JsonValue *message, bool as_te
     return chat_with_value(arena, message, "tool_calls", list);
 }
 
-/* The messages with arguments as objects or as texts. *changed: some weren't. */
+/* The messages, the arguments of their calls as JSON text (as_text), or parsed. *changed: some arguments got another type. */
 static JsonValue messages_with(Arena *arena, const JsonValue *messages, bool as_text, bool *changed)
 {
     JsonValue list = *messages;

@@ -24,9 +24,9 @@ NODISCARD Status chat_template(const InferModel *infer, Template **out_template)
  * ERR_INVALID: it is neither. */
 NODISCARD Status chat_check(const JsonValue *value, ChatMessages *out);
 
-/* template_render for messages whose tool calls may hold their arguments as JSON text. The template gets what the texts say, as in training
- * (an empty text: an empty object; a text that isn't JSON stays). If it refuses that, it gets all arguments as texts: some templates, such
- * as DeepSeek's, take only texts. */
+/* template_render for messages whose tool calls may hold their arguments as JSON text. The template gets such arguments parsed, as in
+ * training (an empty text as {}; a text that isn't JSON unchanged). If it refuses these messages, it gets all arguments as texts: some
+ * templates, such as DeepSeek's, take only texts. */
 NODISCARD Status chat_render(const Template *tmpl, const TemplateInput *input, TemplateOutput *out);
 
 /* Appends the ids of the rendered messages and of the opening of the answer. If the tokenizer adds BOS, the ids begin with exactly one. */
@@ -36,7 +36,7 @@ NODISCARD Status chat_encode_messages(const Template *tmpl, const Tokenizer *tok
 NODISCARD Status chat_encode(const Template *tmpl, const Tokenizer *tokenizer, TokenizerScratch *scratch, const ChatPrompt *prompt,
                              TokenIds *out);
 
-/* A copy of the object with another value of the field `key`, which it must have. Its members are in the arena. */
+/* A copy of the object in which the field `key`, which must exist, has this value. The copy's members are in the arena. */
 JsonValue chat_with_value(Arena *arena, const JsonValue *object, const char *key, JsonValue value);
 
 /* Fills the two members with "role" and "content", and returns the message, which borrows its arguments. */

@@ -13,7 +13,7 @@
 typedef struct Turn {
     char    *question;
     StrBuf   answer;
-    bool     has_answer; /* `answer` is set; while the turn waits, to an earlier answer */
+    bool     has_answer; /* `answer` is set; while the turn waits, it is an earlier answer */
     uint64_t request;
     uint32_t number;
 } Turn;
@@ -22,7 +22,7 @@ struct ChatSession {
     char  *system; /* NULL: none */
     Turn  *turns;
     size_t num_turns, capacity;
-    size_t num_dropped; /* the oldest turns, which are left out while the last turn waits, and freed when it is answered */
+    size_t num_dropped; /* oldest turns that are left out while the last turn waits; its answer frees them */
     bool   is_waiting;  /* the last turn waits for an answer */
     size_t num_asked;   /* turns asked since the session began */
     Arena  arena;       /* for the list of messages */

@@ -305,7 +305,7 @@ static void free_place(Decoder *d, Place *place)
     d->num_placed--;
 }
 
-/* Ends a request with its last callback. The place and pages are freed before it, so that it may submit another request. */
+/* Ends a request and calls its `end`. Place and pages are freed before that call, so that it may submit another request. */
 static void end_job(Decoder *d, Place *place, Job *job, DecodeEnd end)
 {
     if (place) free_place(d, place);
@@ -503,7 +503,7 @@ static Status tell_runs(Decoder *d, int64_t until)
 
 /* ---- steps ---- */
 
-/* Pages that a place needs for its next token: 1 or 0. */
+/* Pages that a place still lacks to decode its next token: 1 or 0. */
 static int64_t lacks(const Decoder *d, const Place *place)
 {
     if (!can_decode(place)) return 0;
@@ -549,8 +549,8 @@ static int64_t rest_of(const Place *place)
     return place->to_prefill - place->prefilled;
 }
 
-/* Fills `places` with the place `prompt` and others whose remaining prompts fit the same program; returns how many. If they are fewer than
- * LEAST_TOGETHER: with `prompt` alone. */
+/* Fills `places` with the place `prompt` and others whose remaining prompts fit the same program; returns how many. If fewer than
+ * LEAST_TOGETHER fit, returns 1: `prompt` alone. */
 static int find_together(const Decoder *d, int64_t prompt, int *places)
 {
     const Sizes *t = &d->together;

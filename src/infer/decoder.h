@@ -13,12 +13,12 @@ typedef struct SampleOptions {
     int64_t        top_k;       /* 0: all tokens */
     double         top_p;       /* 1: all tokens */
     double         min_p;       /* 0: all tokens; else only those with at least this times the likeliest token's probability */
-    double         repetition;  /* 1: none; divides positive scores and multiplies negative scores of tokens that occur in prompt or text */
+    double         repetition;  /* 0, 1: none; divides positive and multiplies negative scores of tokens that occur in prompt or text */
     double         presence, frequency; /* 0: none; subtracted from scores of tokens of the text: presence once, frequency per occurrence */
     const int32_t *bias_ids;            /* biases[i] is added to the score of bias_ids[i]; -INFINITY bans the token */
     const float   *biases;
     int            num_biases;
-    uint64_t       seed, request; /* the random key of a draw, with `number` and the token's position */
+    uint64_t       seed, request; /* with `number` and the token's position: the random key of a draw */
     uint32_t       number;
 } SampleOptions;
 
@@ -86,7 +86,7 @@ void             decoder_cancel(Decoder *decoder, uint64_t handle); /* unknown o
 /* Does one run: a chunk of one prompt, several short prompts, or one more token of every row. Then reports the tokens of completed runs. */
 NODISCARD Status decoder_step(Decoder *decoder);
 const Program   *decoder_ran(const Decoder *decoder);           /* the program of the last step; NULL: the step ran none */
-bool             decoder_is_busy(const Decoder *decoder);       /* a request waits or runs, or a run isn't reported */
+bool             decoder_is_busy(const Decoder *decoder);       /* a request waits or runs, or a run isn't reported yet */
 int64_t          decoder_num_waiting(const Decoder *decoder);   /* requests in the queue, without a place */
 int64_t          decoder_pages_free(const Decoder *decoder);    /* pages of the cache that no request holds */
 int64_t          decoder_num_preempted(const Decoder *decoder); /* preemptions since the decoder was created */

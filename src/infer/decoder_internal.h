@@ -27,10 +27,10 @@ typedef struct Job {
 
 typedef struct Place {
     Job     *job;   /* NULL: free */
-    int32_t *pages; /* (row_pages): 0 from num_pages on */
+    int32_t *pages; /* (row_pages) its pages in order; 0 from num_pages on */
     int64_t  num_pages;
     int64_t  to_prefill; /* tokens of the prompt and of the text when the job took the place */
-    int64_t  prefilled;  /* how many of these tokens runs have read or shared pages contain */
+    int64_t  prefilled;  /* how many of these tokens are in the cache: read by runs, or in shared pages */
     int64_t  issued;     /* tokens of the text chosen so far, also those that the host doesn't know yet */
     int64_t  named;      /* number of leading pages that are named in `Pages` */
 } Place;

@@ -1,4 +1,4 @@
-/* See head_decoder.h. Programs are compiled for batches of powers of two rows and of the most rows, each for every dtype of hidden states.
+/* See head_decoder.h. Programs are compiled for row counts that are powers of two and for the largest one, each for every hidden dtype.
  * A batch runs in the smallest program that holds it; the program's other rows are ignored. */
 #include "infer/head_decoder.h"
 

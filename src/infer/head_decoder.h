@@ -18,14 +18,14 @@ typedef struct HeadMatrix {
 typedef struct HeadDecoderOptions {
     int64_t      vocab, dim;
     int64_t      rows;  /* most rows of a batch */
-    DType        dtype; /* the matrix is stored in it: its own dtype, or one that it is rounded to; I8: quantized with a scale per row */
+    DType        dtype; /* of the decoder's copy of the matrix: the source's dtype, or one to round to; I8: quantized, a scale per row */
     HeadMatrix   matrix;
     const float *bias; /* (vocab) on the host; NULL: none */
     HeadStrategy strategy;
     double       temperature; /* for all strategies but greedy; above 0 */
     int64_t      top_k;       /* for HEAD_BY_TOP_K */
     double       top_p;       /* for HEAD_BY_TOP_P */
-    uint64_t     seed;        /* the random key of a draw, with the batch's number and the row */
+    uint64_t     seed;        /* with the batch's number and the row: the random key of a draw */
     int          rank, world; /* rank of `world` devices that divide the matrix by rows (head_ranks.h); world 0: one device alone */
 } HeadDecoderOptions;
 

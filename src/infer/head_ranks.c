@@ -153,7 +153,7 @@ void head_ranks_close(HeadRanks *all)
 Status head_ranks_queue(HeadRanks *all, const void *hidden, DType dtype, bool on_device, int64_t rows)
 {
     TRY(head_decoder_check_batch(all->rank[0].decoder, hidden, dtype, rows)); /* so no rank begins a batch that another would refuse */
-    for (int r = 1; r < all->count && on_device; r++)                         /* follow now, before rank 0 waits for other ranks */
+    for (int r = 1; r < all->count && on_device; r++)                         /* now: later work of rank 0 may wait for these ranks */
         TRY(all->rank[r].device->api->follow(all->rank[r].device, all->rank[0].device));
     all->hidden = hidden, all->dtype = dtype, all->on_device = on_device, all->rows = rows;
     return run(all, queue_on);

@@ -7,7 +7,7 @@
 typedef struct HeadRanks HeadRanks;
 
 /* device: "auto", "cpu" or "cuda" (with index `gpu`), or several of one kind, as "cuda:0,1". threads: per CPU device; 0: all cores. If the
- * matrix or hidden states are in device memory, it is the first device's. */
+ * matrix or hidden states are in device memory, that memory is the first device's. */
 NODISCARD Status head_ranks_open(const HeadDecoderOptions *options, const char *device, int gpu, int threads, HeadRanks **out);
 void             head_ranks_close(HeadRanks *ranks);
 

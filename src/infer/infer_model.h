@@ -38,7 +38,7 @@ typedef struct InferModel {
     int               num_eos;
     Device           *device;
     CompileOptions    options;
-    Arena             plan_arena; /* holds the plan; freed with the session, as a caller may start thousands */
+    Arena             plan_arena; /* holds the plan; freed with the session, since a caller may start thousands of sessions */
     Plan             *plan;
     Session          *session;  /* NULL until infer_start */
     DecoderOptions    decoding; /* the options that infer_start_decoding started the session with; rows 0: it was started otherwise */
@@ -85,8 +85,8 @@ void infer_want_generation(InferModel *infer, int64_t prompt_len, int64_t cache_
 /* Replaces the programs in infer->options by those that a decoder needs. */
 void infer_want_decoding(InferModel *infer, const DecoderOptions *options);
 
-/* Compiles the programs in infer->options, which must be set before, and loads the weights. The dtype is the model's unless it was changed.
- */
+/* Compiles the programs in infer->options, which must be set before, and loads the weights. The dtype is the model's, unless
+ * infer_use_dtype changed it. */
 NODISCARD Status infer_start(InferModel *infer);
 /* Like infer_start with the programs of a decoder. Keeps the running session if it suits `options`: at least as many rows, the same context
  * and pages, and all features asked for. A text has the same bits either way. */

@@ -1,6 +1,6 @@
 /* See json_guide.h. Tokens are sorted by their bytes, and each knows how many bytes it shares with the token before. Walking them in this
- * order walks a shared beginning only once, and skips all tokens that begin with refused bytes. A mask depends only on as many enclosing
- * containers as one token can close; states that differ only in outer containers share a mask. */
+ * order walks a shared beginning only once, and skips all tokens that begin with refused bytes. A mask depends only on the enclosing
+ * containers that one token can close; states that differ only in containers outside of these share a mask. */
 #include "infer/json_guide.h"
 
 #include <stdlib.h>
@@ -207,8 +207,8 @@ void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads)
     guide->num_leads = num_leads;
 }
 
-/* Whether the text so far is the beginning of this lead, and `bytes` continue the lead as far as both reach. A complete lead may be
- * followed by any bytes. */
+/* Whether the text so far begins this lead, and `bytes` equal the rest of the lead up to the end of the shorter one. After a complete lead
+ * any bytes may follow. */
 static bool follows(const JsonGuide *guide, Str lead, Str bytes)
 {
     size_t led = guide->led;

@@ -11,7 +11,7 @@
 
 typedef struct Page {
     int64_t  holders;
-    uint64_t serial, before; /* before: of a named page, the serial number of the page before it; if it is the first, its kind */
+    uint64_t serial, before; /* before (named pages): the serial number of the page before it; of a first page, its kind */
     bool     is_named;
     int32_t  older, newer; /* neighbours in the list of pages that nobody holds; 0: none */
     int32_t  same;         /* the next page in the same bucket; 0: none */
@@ -48,7 +48,7 @@ Pages *pages_create(int64_t count, int64_t page_len)
     Pages *p = calloc_or_end(1, sizeof *p);
     p->count = count;
     p->len = page_len;
-    p->serials = INT32_MAX; /* serial numbers are above it, kinds are not */
+    p->serials = INT32_MAX; /* serial numbers are above INT32_MAX, kinds are not */
     for (p->num_buckets = 16; p->num_buckets < 2 * count;) p->num_buckets *= 2;
     p->page = calloc_or_end((size_t)count + 1, sizeof *p->page);
     p->tokens = calloc_or_end((size_t)((count + 1) * page_len), sizeof *p->tokens);

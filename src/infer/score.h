@@ -1,5 +1,5 @@
 /* Scores: ln p of every token of many rows, given the tokens before it in its row. A row's values don't depend on other rows, to the bit.
- * The shape of its program follows from its own length. If the rows of a batch would share scales, each row has a batch of its own. */
+ * The row's own length decides the shape of its program. If the rows of a batch would share scales, each row has a batch of its own. */
 #pragma once
 
 #include "infer/infer_model.h"

@@ -23,7 +23,7 @@ typedef enum HttpField {
 } HttpField;
 
 enum {
-    HTTP_MOST_FIELDS = 100, /* most fields of a head; the trailers may have as many more */
+    HTTP_MOST_FIELDS = 100, /* most fields of a head, and most of the trailers */
     HTTP_MOST_CHUNK_LINE = 256,
 };
 

@@ -14,8 +14,8 @@
 #include "base/strbuf.h"
 
 typedef struct HttpLimits {
-    size_t head;          /* bytes of the request line and the header fields; the trailers may have as many more */
-    size_t body;          /* bytes of a request's body */
+    size_t head;          /* most bytes of request line and header fields together; the same limit holds for the trailers */
+    size_t body;          /* most bytes of a request's body */
     int    connections;   /* open at one time; a further connection gets 503 and is closed */
     double head_seconds;  /* longest time from the first byte (on a new connection: from its opening) to the end of the head */
     double body_seconds;  /* longest time from the end of the head to the end of the body */

@@ -33,7 +33,7 @@ typedef struct Reading {
     Str         text; /* the text that the reader holds */
     size_t      at;
     bool        at_end; /* the answer has ended: no text follows */
-    bool        strict; /* no mark precedes the objects, so keys that calls don't have make them text */
+    bool        strict; /* no mark precedes the objects: one with a key that calls don't have is text */
     ToolCalls   found;
 } Reading;
 

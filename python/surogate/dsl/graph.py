@@ -347,7 +347,7 @@ class Builder:
                 check_symbols(dim(source[key], spec.where, f"{path}: {key}"), self.symbols, spec.where, what=f"{path}: {key}")
 
     def module_name(self, tensor: Any, owner: str, spec: ParamSpec) -> str:
-        """The linear layer of a model folder, as LoRA names it, whose weight the tensor is."""
+        """LoRA's name of the linear layer whose weight is this tensor of a model folder."""
         name = tensor.removesuffix(".weight") if isinstance(tensor, str) and tensor.endswith(".weight") else owner
         if not name:
             raise fail(f'{spec.name}: no linear layer has this name; expected "weight" of a module of its own, a name in a model folder that ends'
@@ -401,7 +401,7 @@ class Builder:
         return getattr(owner, value) if names_attr and hasattr(owner, value) else value
 
     def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
-        """Where to make a weight: in the sink; or, if branches that may hold have made it already, in the part without them."""
+        """The list for a weight's statement: the sink, or its part that runs if no earlier branch made the weight; discarded if one surely did."""
         made = [m for m in self.declared.get(path, []) if not any((when, not holds) in here for when, holds in m)]
         self.declared.setdefault(path, []).append(here)
         if any(m <= here for m in made):
@@ -430,9 +430,9 @@ class Builder:
         statement, dims = self.entry(owner, spec)
         then: list[dict[str, Any]] = [statement]
         turn, ref = self.turn_of(path), path
-        in_branch = turn is self.turns[-1] and bool(self.branches)  # branches have their own
+        in_branch = turn is self.turns[-1] and bool(self.branches)  # the branch makes its own weights
         branches, target = (self.branches, self.sinks[-1]) if in_branch else ([], turn.params)
-        if self.depends_on_turn(branches):  # the first turn makes it before its branches, of which perhaps only a later turn runs this one
+        if self.depends_on_turn(branches):  # made before the branches: perhaps only a later turn runs this one
             branches, target = [b for b in branches if not self.depends_on_turn([b])], turn.params
             for when, holds in branches:
                 target = self.inside(target, when, holds)
@@ -444,7 +444,7 @@ class Builder:
         elif path not in self.declared and not self.turns[-1].never and not self.fails(self.branches):
             self.late[path] = spec.where
         sink = self.unless_declared(path, target, frozenset(needs))
-        if not in_branch and when is True and path not in self.ties:  # only values that always exist
+        if not in_branch and when is True and path not in self.ties:  # only weights that always exist
             other = self.tensors.setdefault(str(statement["hf"]), path)
             if other != path:
                 raise fail(f"{path} is {statement['hf']!r} in a model folder, as {other} is; give each its own name, or say @tied_to", spec.where)
@@ -477,16 +477,16 @@ class Builder:
         return Value(ref, dims, spec.shape.dtype)
 
     def first_turn(self) -> str:
-        """Condition of the first of the turns that share weights, which makes them; "": the turns share none."""
+        """Condition of the first turn of all enclosing g.repeat, which makes the weights that their turns share; "": there is no g.repeat."""
         return " && ".join(f"{t.index} == 0" for t in self.turns if t.shared)
 
     def in_first_turn(self, conditions: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
-        """The conditions in the first of the turns that share weights, which makes them."""
+        """The conditions in the first turn of all enclosing g.repeat: their indexes are replaced by 0."""
         turns = [t.index for t in self.turns if t.shared]
         return [(re.sub(rf"\b({'|'.join(turns)})\b", "0", when) if turns else when, holds) for when, holds in conditions]
 
     def depends_on_turn(self, conditions: list[tuple[str, bool]]) -> bool:
-        """Whether a condition tells the turns that share weights apart."""
+        """Whether a condition depends on the index of an enclosing g.repeat, whose turns share weights."""
         turns = {t.index for t in self.turns if t.shared}
         return any(turns & dim(when).names for when, _ in conditions)
 
@@ -496,7 +496,7 @@ class Builder:
         return any(Dim(f"({when}) != 0") == Dim(0 if holds else 1) for when, holds in conditions)
 
     def skips_first_turn(self, conditions: tuple[tuple[str, bool], ...]) -> bool:
-        """Whether a condition surely fails in the first of the turns that share weights. Conditions as in_first_turn gives them."""
+        """Whether a condition surely fails in the first turn of an enclosing g.repeat. conditions: as in_first_turn gives them."""
         return bool(self.first_turn()) and self.fails(conditions)
 
     def turn_of(self, path: str) -> Turn:
@@ -743,7 +743,7 @@ class Builder:
 
     @contextmanager
     def body(self, turn: Turn) -> Iterator[Turn]:
-        """Statements inside belong to the turn. If it may have no turns, weights that it makes may not exist after it."""
+        """Statements inside belong to the turn. If the repeat may have no turns, weights that it makes may not exist after it."""
         runs, before = [(f"{turn.count} > 0", True)] if turn.count else [], dict(self.params)
         turn.needs = (*self.turns[-1].needs, *self.in_first_turn([*self.branches, *runs]))
         turn.never = self.turns[-1].never or self.fails([*self.branches, *runs])
@@ -780,7 +780,7 @@ class Builder:
                        where)
         if outermost:  # weights that only this body reads belong to the first turn's layer
             made = self.turns[0].params[before:]
-            mine = [p for p in made if '"let"' not in json.dumps(p)]  # only one turn would know this name
+            mine = [p for p in made if '"let"' not in json.dumps(p)]  # a let's name would be known in one turn only
             self.turns[0].params[before:] = [p for p in made if p not in mine]
             for path in re.findall(r'"param": "([^"]+)"', json.dumps(mine)) if body.count else ():
                 self.declared[path][-1] = frozenset(body.needs)

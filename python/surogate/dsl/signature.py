@@ -12,7 +12,7 @@ from surogate.dsl.ops import Op, Operand
 from surogate.dsl.spec import Each, check_symbols, dim, fail
 from surogate.dsl.values import Dims, Value
 
-# Least values of attributes that are known numbers. Those with 1 and more must be given if 0 stands for none.
+# Least values of attributes that are known numbers. An attribute with 1 must be given if the op has no default, or 0 as a default.
 LEAST = {"k": 1, "size": 1, "len": 1, "num_heads": 1, "num_kv_heads": 1, "head_dim": 1, "begin": 0, "before": 0, "after": 0, "window": 0}
 
 
@@ -78,13 +78,13 @@ def bind(op: Op, values: list[Value | None], attrs: dict[str, Any]) -> dict[str,
     for operand, value, after in zip(op.inputs, values, [*values[1:], None], strict=False):
         if value is None:
             continue
-        if operand.other and after is None:  # packed: one operand for several
+        if operand.other and after is None:  # no further operand: this one is the packed form
             operand = operand.other
         floats = ("", "f32", "bf16")
         fits = value.dtype in ((*floats, "i32") if operand.dtype == "any" else (operand.dtype,) if operand.dtype else floats)
         before, dims = dict(bound), value.dims
         if op.name == "pick" and operand.name == "ids" and values[0] is not None and len(dims) == len(values[0].dims):
-            dims, bound["several"] = dims[:-1], dims[-1:]  # per row
+            dims, bound["several"] = dims[:-1], dims[-1:]  # several ids per row
         if not fits and not operand.dtype and match(operand.dims, value.dims, dict(bound)):
             raise fail(f'{op.name}: {operand.name} is {value}, expected f32 or bf16, as g.cast({operand.name}, dtype="f32") makes it: {op.signature}')
         if not match(operand.dims, dims, bound) or not fits:
@@ -176,7 +176,7 @@ def outputs(op: Op, values: list[Value | None], attrs: dict[str, Any], bound: di
 
 
 def check_there(op: Op, attrs: dict[str, Any]) -> None:
-    """Checks that attributes without a default are given if they mean something."""
+    """Checks that attributes are given whose default, 0 or none, is no usable value."""
     for k, a in op.attrs.items():
         if (k in LEAST or k == "cap") and LEAST.get(k, 1) and not a["default"] and k not in attrs:
             raise fail(f"{op.name}: {k} is missing; expected a number, 1 or more, or an expression: {k}=...")

@@ -40,8 +40,8 @@ class DslError(Exception):
         message = message.replace("\n", "\\n")  # texts of the file may have line ends: one message is one line
         super().__init__(f"{shown(where)}: {message}")
         self.where = where
-        self.module = ""  # path of the module that it is about
-        self.seen = not is_shipped(where)  # whether it names a line outside of the package
+        self.module = ""  # path of the module that the error is about
+        self.seen = not is_shipped(where)  # whether the message names a line outside of the package
 
     def within(self, path: str) -> DslError:
         """Adds the module's path, because a class may be used many times; the innermost path counts."""
@@ -57,7 +57,7 @@ class DslError(Exception):
 
 
 def of_python(error: Exception, file: str) -> DslError | None:
-    """An exception of Python in a model file as one such message; None: it is a DslError, or no line of a model file is in its traceback.
+    """A Python exception as a DslError that names the line of the model file; None: no line of a model file is in its traceback.
     """
     if isinstance(error, SyntaxError):
         return DslError((error.filename or file, error.lineno or 1), f"{type(error).__name__}: {error.msg}")
@@ -172,8 +172,8 @@ class InputType:
 
 
 class _InputFactory:
-    """Input["i32"], Input["i32", -100]: a number for each token, (B, T), that data sets and callers of a trainer give.
-    Input["f32", 0, 8]: eight of them, (B, T, 8). Target[...]: those of the token that is predicted there, as labels are."""
+    """Input["i32"], Input["i32", -100]: a number for each token, (B, T), which data sets and callers of a trainer give.
+    Input["f32", 0, 8]: eight numbers for each token, (B, T, 8). Target[...]: numbers for the predicted token instead, as labels are."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -290,7 +290,7 @@ class Module:
     _config: Any = None
     _mapping: dict[str, Any] = {}  # path of a module or weight -> its name in a model folder
     _indexed: dict[str, str] = {}
-    _export: dict[str, Any] = {}  # the same, where saving uses another name
+    _export: dict[str, Any] = {}  # path of a module or weight -> its name in a saved folder, if that differs
     _export_indexed: dict[str, str] = {}
     _ties: tuple[tuple[str, str, str, Where], ...] = ()
     _where: Where = ("", 0)
@@ -499,7 +499,7 @@ def hf_config(architecture: str, *, require: dict[str, str] | None = None, ignor
                        " functions")
         if not isinstance(key, Key):
             raise fail(f'{name}: expected Key("hidden_size") or Size("hidden_size"), found {key!r}')
-    known = config.known  # at first only the symbols before it, which a key's expression may name
+    known = config.known  # grows below: a key's expressions may name the symbols before it
     for name, key in symbols.items():
         for field in ("per", "default", "null", "needed_if"):
             if isinstance(text := key.entry.get(field), str):
@@ -587,7 +587,7 @@ class _Mapping:
 
 
 hf_mapping = _Mapping("hf_mapping", "_mapping", "_indexed")
-# Names under which trained weights are saved, if they differ from the names for loading. They are loaded from there too.
+# Names under which trained weights are saved, if they differ from the names for loading. Loading reads these names too.
 hf_export = _Mapping("hf_export", "_export", "_export_indexed")
 
 

@@ -48,7 +48,7 @@ IGNORED_GPT2 = (*IGNORED, "n_ctx", "reorder_and_upcast_attn", "summary_activatio
 
 
 HEADS = {"num_heads": "H", "num_kv_heads": "H", "head_dim": "D"}
-SCALE = "scaled && !scaled_by_layer ? 0 : (scaled ? 1 / sqrt(D) : 1) / (scaled_by_layer ? i + 1 : 1)"  # 0: the usual one
+SCALE = "scaled && !scaled_by_layer ? 0 : (scaled ? 1 / sqrt(D) : 1) / (scaled_by_layer ? i + 1 : 1)"  # 0: 1 / sqrt(D)
 
 
 @hf_mapping({"weight": transpose("weight")})

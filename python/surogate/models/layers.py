@@ -99,7 +99,7 @@ TAU = "6.283185307179586"
 
 
 def turns_so_often(place: str, turns: str) -> str:
-    """`place`, an expression, with the index of the pair for {0} that makes `turns` full turns within the original length; 0 without yarn."""
+    """`place` with {0} replaced by the index of the pair that makes `turns` full turns within the original length; 0 without yarn."""
     return "yarn ? " + place.format(f"R * log(rope_original / ({turns} * {TAU})) / (2 * log(theta))") + " : 0"
 
 
@@ -141,8 +141,8 @@ DECODER: dict[str, Key] = {
     "rope_first": Key(None, turns_so_often("max(0, rope_whole ? floor({0}) : {0})", "(rope_fast ? rope_fast : 32)")),
     "rope_last": Key(None, turns_so_often("min(R - 1, rope_whole ? ceil({0}) : {0})", "(rope_slow ? rope_slow : 1)")),
     "rope_plain": Key(None, "pow(theta, -2 * i / R)", per="floor(R / 2)"),  # frequency of pair i without scaling
-    # The share of the frequency that pair i keeps (the rest is divided by the factor): by its turns within the original length, or by its
-    # index.
+    # The share of its frequency that pair i keeps; the rest is divided by rope_factor. llama3: depends on the turns of the pair within the
+    # original length; yarn: on i.
     "rope_keep": Key(None, f"min(1, max(0, llama3 ? (rope_original * rope_plain[i] / {TAU} - rope_low) / (rope_high - rope_low)"
                      " : yarn ? 1 - (i - rope_first) / (rope_last == rope_first ? 0.001 : rope_last - rope_first) : 0))", per="floor(R / 2)"),
     "rope_short": rope_key("short_factor", "1", needed_if="longrope", per="floor(R / 2)", above=0),
