@@ -9,7 +9,7 @@
 
 typedef enum FlagKind { FLAG_SWITCH, FLAG_TEXT, FLAG_INT, FLAG_FLOAT, FLAG_LIST } FlagKind;
 
-/* One flag of a command. `out`: bool *, const char **, int64_t *, double *, StrList * (a flag that may be given several times). */
+/* A flag of a command. `out` points to, by FlagKind in order: bool, const char *, int64_t, double, StrList (may be given repeatedly). */
 typedef struct Flag {
     const char *name; /* "--text" */
     FlagKind    kind;

@@ -224,7 +224,7 @@ static Status answer_turn(Chat *c)
 
 /* ---- the conversation ---- */
 
-/* On a terminal prints the error of a question or command, and the conversation goes on. */
+/* On a terminal, prints the error of a question or command and returns OK, so the conversation goes on. */
 static Status survive(const Chat *c, Status status)
 {
     if (status == OK || !c->is_terminal) return status;

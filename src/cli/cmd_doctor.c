@@ -77,7 +77,7 @@ Status cmd_doctor(CliArgs *args)
     }
     Device *cpu, *cuda;
     FAIL_IF(gpu > INT_MAX, ERR_INVALID, "--gpu %lld: expected a GPU's index", (long long)gpu);
-    TRY(device_cuda_create(gpu < 0 ? 0 : (int)gpu, &cuda)); /* its error says what is missing */
+    TRY(device_cuda_create(gpu < 0 ? 0 : (int)gpu, &cuda)); /* on failure the message says what is missing */
     Status status = device_cpu_create(0, &cpu);
     if (status == OK) {
         status = check_gpu(cuda, cpu, op, !no_speed && !op);

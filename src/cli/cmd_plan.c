@@ -112,7 +112,7 @@ Status cmd_plan(CliArgs *args)
     };
     TRY(cli_parse(args, flags, sizeof flags / sizeof flags[0], true, &done));
     if (done) return OK;
-    if (gpus) args->words[args->num_words++] = arena_printf(&args->arena, "gpus=%s", gpus); /* replaces the flag */
+    if (gpus) args->words[args->num_words++] = arena_printf(&args->arena, "gpus=%s", gpus); /* as a setting on the command line */
     Config config;
     TRY(cli_config(args, &config));
     Device       *device = NULL;

@@ -40,7 +40,7 @@ static Status score(InferModel *infer, const ScoreArgs *s, const char *path, Str
     FileWriter *writer = NULL;
     TRY(scores_read(infer, path, text, s->context, scores));
     scores->top = s->top;
-    if (s->out) TRY(file_writer_open(s->out, &writer)); /* first: a file that can't be made shall not cost hours */
+    if (s->out) TRY(file_writer_open(s->out, &writer)); /* before the slow scoring: opening may fail */
     Status status = scores_run(infer, scores);
     if (status != OK && status != ERR_DIVERGED) {
         file_writer_abort(writer);

@@ -81,7 +81,7 @@ static bool has_values(const OptionInfo *option)
     return option->kind == KIND_BOOL || option->limits.words;
 }
 
-/* Whether a dataset key has the name of a run key: both then have the same values. */
+/* Whether a dataset key has the name of a run key: the two keys then have the same values. */
 static bool is_repeated(int key)
 {
     return options[key].scope == SCOPE_dataset && option_find(SCOPE_run, options[key].name);

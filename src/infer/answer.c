@@ -90,7 +90,7 @@ bool answer_push(Answer *a, const DecodeToken *token)
     token_ids_push(&a->ids, token->id);
     keep_logprobs(a, token);
     if (!a->tokenizer) return true;
-    a->has_stopped = is_special_of(a, token->id, a->stops); /* compared by token: a special token may decode to no text */
+    a->has_stopped = is_special_of(a, token->id, a->stops); /* a special token may decode to no text, so its name is compared */
     if (a->has_stopped) return false;
     a->status = token_stream_push(a->tokenizer, &a->stream, token->id, !is_special_of(a, token->id, a->shown), &a->text);
     if (a->status == OK) a->settled = settle(a);

@@ -30,9 +30,9 @@ DecoderOptions answer_decoder(const SampleOptions *sample, int top, int64_t rows
 
 void answer_deinit(Answer *answer);
 
-/* false: the answer ends here, because of a stop text or because answer->status isn't OK. */
+/* Adds a token. False: the answer ends here, because of a stop text or because answer->status isn't OK. */
 bool answer_push(Answer *answer, const DecodeToken *token);
-/* After the last token: all of the text is settled. */
+/* Call after the last token: all of the text is settled then. */
 void answer_end(Answer *answer);
 
 /* Why the text ended: eos, stop, length or context; `stopped`: the caller ended it, or it failed. */

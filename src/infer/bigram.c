@@ -17,7 +17,7 @@ struct Bigram {
     size_t    num_seen, capacity;
     Pair     *pairs; /* sorted, without duplicates */
     size_t    num_pairs;
-    uint32_t *follow_count, *follow_kinds; /* (vocab_size): c(v) and n(v) */
+    uint32_t *follow_count, *follow_kinds; /* (vocab_size): c(v) and n(v) of bigram.h */
     uint32_t *count;                       /* (vocab_size): occurrences of each token */
     uint64_t  total, kinds;
 };

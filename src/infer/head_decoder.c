@@ -97,7 +97,7 @@ typedef struct Reader {
     const HeadDecoderOptions *options;
     const char               *data;
     float                    *rows, *part; /* rows: some rows as floats; part: one column of these rows */
-    char                     *codes;       /* those rows, encoded in the dtype of HeadDecoderOptions */
+    char                     *codes;       /* `rows`, encoded in the dtype of HeadDecoderOptions */
     float                    *scales;
     int64_t                   most; /* most rows read at once */
 } Reader;

@@ -1,5 +1,5 @@
 /* HeadDecoder: chooses ids from hidden states by multiplying them with a head matrix: the last step of decoding, without the model before
- * it. Its plan is compiled like others (passes/head.c). The rows of a batch don't influence one another. */
+ * it. Its plan is compiled like other plans (passes/head.c). The rows of a batch don't influence one another. */
 #pragma once
 
 #include "run/session.h"

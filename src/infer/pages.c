@@ -11,7 +11,7 @@
 
 typedef struct Page {
     int64_t  holders;
-    uint64_t serial, before; /* before (named pages): the serial number of the page before it; of a first page, its kind */
+    uint64_t serial, before; /* before (named pages): the serial number of the page before; for a first page: its kind */
     bool     is_named;
     int32_t  older, newer; /* neighbours in the list of pages that nobody holds; 0: none */
     int32_t  same;         /* the next page in the same bucket; 0: none */

@@ -39,7 +39,7 @@ typedef struct HttpReader {
     bool        began;             /* a byte of the request has arrived */
     bool        is_http_1_0;       /* the answer must not be chunked */
     bool        keeps_connection;  /* the connection stays open for a further request */
-    bool        closes_connection; /* the field Connection says so */
+    bool        closes_connection; /* the field Connection lists "close" */
     bool        is_head_request;   /* HEAD: the answer has no body */
     bool        expects_continue;  /* the client waits for "100 Continue" before it sends the body */
     int         status;            /* HTTP_REFUSES: the status of the answer */

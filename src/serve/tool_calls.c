@@ -186,7 +186,7 @@ static Try read_object(Reading *r)
 
 /* ---- forms ---- */
 
-/* Reads `word` at r->at. NEEDS_MORE: the text so far is a beginning of it. */
+/* Reads `word` at r->at. NEEDS_MORE: the text ends within `word`. */
 static Try read_word(Reading *r, const char *word)
 {
     size_t len = strlen(word), there = r->text.len - r->at;

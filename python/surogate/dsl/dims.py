@@ -228,7 +228,7 @@ def surely_more(a: Dim, b: Dim) -> bool:
 
 
 def same_size(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:
-    """Whether both have the same number of elements."""
+    """Whether tensors of these two shapes have equally many elements."""
     sizes = []
     for dims in (a, b):
         size: Sum = {(): Fraction(1)}

@@ -206,7 +206,7 @@ class Builder:
                 raise fail(f"@tied_to: {weight} is tied to {other}, which is tied itself; expected the weight that both are", where)
 
     def source(self, where: Where) -> dict[str, str]:
-        """Source lines of a statement that contains others. An objective has none: resumed runs compare its text."""
+        """Source lines of a statement that contains others. Objectives have no source lines: resumed runs compare their text."""
         return {"source": source_of(where)} if self.root._kind == "model" else {}
 
     def place(self, module: Module, attrs: tuple[str, ...], path: str) -> None:

@@ -27,7 +27,7 @@ def _show(op: Op, bound: dict[str, Any], operand: Operand) -> str:
 
 
 def _spread(a: Dims, b: Dims) -> Dims | None:
-    """The dims that both broadcast to: equal, or 1 in one of them, or one of them is a single number; otherwise None."""
+    """The dims that a and b broadcast to. Each dim must be equal, or 1 in a or b, or a or b must be a single number; otherwise None."""
     one = Dim("1")
     if (one,) in (a, b):
         return b if a == (one,) else a

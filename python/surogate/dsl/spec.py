@@ -398,7 +398,7 @@ def save(*names: str) -> Callable[[F], F]:
 
 class Key:
     """A symbol's place in config.json: its key or spellings, its default, what it must satisfy. With per="L" it is a list of L values.
-    Without a key, Key(None, "C / H"), it is what follows from the symbols before it."""
+    Key(None, "C / H") has no key: its value is computed from the symbols before it."""
 
     def __init__(self, key: str | list[str] | None, default: str | float | None = None, **limits: Any) -> None:
         for name in limits:

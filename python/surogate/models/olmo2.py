@@ -1,4 +1,4 @@
-"""OLMo-2: norms after attention and MLP instead of before them, and one norm each over all query heads and all key heads together."""
+"""OLMo-2: norms after attention and MLP instead of before them, and a norm over all query heads together, another over all key heads."""
 
 from typing import Any
 
