@@ -120,7 +120,7 @@ static void add_flags(Arena *arena, const Flag *flags, size_t num_flags, bool co
     for (size_t i = 0; i < num_flags; i++) {
         if (find_flag(all, out->count, flags[i].name)) continue;
         all[out->count] = flags[i];
-        all[out->count++].out = NULL; /* `out` points to a variable of the command, which doesn't outlive it */
+        all[out->count++].out = NULL; /* `out` points to a variable that ends with the command */
     }
 }
 

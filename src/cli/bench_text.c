@@ -96,7 +96,7 @@ static Status bench_rows(Arena *arena, const TextBenchOptions *options, const Te
     return status;
 }
 
-/* Runs the benchmark for each number of rows in the list; prints a line each. */
+/* Runs the benchmark for each row count in the list; prints a line for each. */
 static Status bench_all(Arena *arena, TextBenchOptions options, const TextArgs *a)
 {
     for (const char *at = a->rows; *at;) {

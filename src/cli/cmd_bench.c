@@ -146,7 +146,7 @@ Status cmd_bench(CliArgs *args)
     Config config;
     Arena  arena = {0};
     TRY(cli_config(args, &config));
-    if (ops) config.gpus = 1; /* with one rank, since launches of several ranks wait for each other */
+    if (ops) config.gpus = 1; /* one rank alone: launches of several ranks would wait for one another */
     Status status = config.gpus > 1 ? bench_ranks(&config, (int)steps, json) : bench_one(&arena, &config, (int)steps, ops, json);
     arena_deinit(&arena);
     config_deinit(&config);

@@ -85,7 +85,7 @@ static void print_chains(Explain *e, const Program *program)
     }
 }
 
-/* Prints how many FP4 products multiply codes, and with which kernel: NVIDIA's GPUs have one library for them, whatever fp4_backend is. */
+/* Prints how many FP4 products multiply codes, and with which kernel: on GPUs one library computes them, whatever fp4_backend is. */
 static void print_fp4(Explain *e, const Program *program)
 {
     const char *kernel = NULL;

@@ -1,5 +1,5 @@
 /* surogate inspect DATASET --model MODEL_DIR: ids and mask of every row, or a view for people. surogate inspect MODEL_DIR: how the folder's
- * weights are stored, and how many texts it decodes at once. */
+ * weights are stored, and how many texts the model can decode at once. */
 
 #include "cli/inspect_view.h"
 #include "cli/model_flags.h"

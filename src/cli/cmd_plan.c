@@ -53,7 +53,7 @@ static void print_speed(const Config *config, const HfModel *model, const Plan *
 {
     double seconds = fit_step_seconds(plan, config->gradient_accumulation_steps);
     if (!(seconds > 0)) return;
-    bool is_bound = !plan->facts.rates; /* the rates are bounds: no run is faster */
+    bool is_bound = !plan->facts.rates; /* without measured rates the time is a lower bound */
     strbuf_printf(out, "an optimizer step: %s%.3f ms, %s%.0f tokens/s", is_bound ? "at least " : "", 1e3 * seconds,
                   is_bound ? "at most " : "", tokens_of_step(config, model) / seconds);
     if (plan->world > 1) strbuf_printf(out, " of %d ranks, of which each takes the memory above", plan->world);

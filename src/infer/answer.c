@@ -62,7 +62,7 @@ static bool is_special_of(const Answer *a, int32_t id, const StrList *list)
     return found;
 }
 
-/* JSON has no -infinity, the log-probability of a banned token: null is written. */
+/* Writes null for -infinity, the log-probability of a banned token: JSON has no infinity. */
 static void put_logprob(StrBuf *out, int32_t id, float logprob)
 {
     strbuf_printf(out, "{\"id\":%d,\"logprob\":", id);

@@ -560,7 +560,7 @@ static int find_together(const Decoder *d, int64_t prompt, int *places)
     int     at = size_for(t, rest_of(&d->places[prompt]));
     int64_t most = t->program[at]->spec.batch;
     for (int64_t i = 0; i < d->slots && count < most; i++) {
-        int64_t place = (prompt + i) % d->slots; /* begins with `prompt` itself */
+        int64_t place = (prompt + i) % d->slots; /* the first is `prompt` itself */
         if (has_prompt_left(&d->places[place]) && rest_of(&d->places[place]) <= t->size[at]) places[count++] = (int)place;
     }
     return count < LEAST_TOGETHER ? 1 : count;

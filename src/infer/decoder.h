@@ -61,7 +61,7 @@ typedef struct DecoderOptions {
     int64_t context;   /* most tokens of a request's prompt and text together */
     int64_t prompt;    /* tokens of the longest expected prompt, which bounds the tokens of a prefill run; 0: unknown */
     int64_t pages;     /* pages of the KV cache for all rows; 0: as many as `rows` rows of `context` tokens need */
-    int     best;      /* how many of the likeliest tokens have their log-probabilities reported beside the chosen token's, at most */
+    int     best;      /* how many of the likeliest tokens are reported, with log-probabilities, beside each chosen token */
     bool    penalties; /* requests may have repetition, presence or frequency penalties */
     int     biases;    /* most biases of a request */
     bool    guides;    /* requests may have guides */

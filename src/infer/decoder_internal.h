@@ -94,7 +94,7 @@ static inline bool can_decode(const Place *place)
     return place->job && !has_prompt_left(place) && place->issued < place->job->most && !awaits_token(place);
 }
 
-/* Index of the smallest size that is at least `count`; if there is none, of the largest. */
+/* Index of the smallest size that is at least `count`; if all sizes are smaller, index of the largest. */
 static inline int size_for(const Sizes *sizes, int64_t count)
 {
     int at = 0;
@@ -102,8 +102,8 @@ static inline int size_for(const Sizes *sizes, int64_t count)
     return at;
 }
 
-/* One run that reads the next chunk of each given place. A place whose chunk is its last also gets its next token. If count > 1, the unread
- * tokens of each place must fit a program of `together`. */
+/* One run that reads the next chunk of each given place. A place whose last chunk is read also gets its next token. If count > 1, the
+ * unread tokens of each place must fit a program of `together`. */
 NODISCARD Status decoder_prefill(Decoder *d, const int *places, int count);
 /* One run that chooses one more token for each place that can decode; there are `count` of them. */
 NODISCARD Status decoder_decode(Decoder *d, int64_t count);

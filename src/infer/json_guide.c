@@ -19,7 +19,7 @@ typedef struct Kept {
 
 typedef struct Token {
     const char *bytes;
-    uint32_t    len, shared; /* shared: how many leading bytes equal those of the token before it */
+    uint32_t    len, shared; /* shared: leading bytes that it has in common with the token before */
     int32_t     id;
 } Token;
 

@@ -36,8 +36,8 @@ typedef struct JsonGuide {
 
 void json_guide_init(JsonGuide *guide, JsonTokens *tokens, const int32_t *stops, int num_stops);
 
-/* Call before the first token: the text must begin with one of these leads. If a lead begins with another lead, its next byte must be
- * neither { nor a blank, so that the text tells the two apart. */
+/* Call before the first token: the text must begin with one of these leads. If a lead begins with a shorter lead, the longer
+ * one's next byte must be neither { nor a blank, so that the text tells the two apart. */
 void json_guide_lead(JsonGuide *guide, const Str *leads, int num_leads);
 
 /* Sets the bits of the ids that may come next in `words`, which are 0 before: id i is bit i % 32 of words[i / 32]. After the object only

@@ -99,7 +99,7 @@ static Status need_rules(ScoreReader *r)
     return OK;
 }
 
-/* A conversation as training lays it out: the assistant's turns are its labels. */
+/* Appends a conversation as training lays it out; the assistant's turns are its labels. */
 static Status append_messages(ScoreReader *r, Arena *arena, const JsonValue *row, ScoreRow *out)
 {
     static const RowFormat format = {.type = DATASET_CONVERSATION, .messages_field = "messages", .tools_field = "tools"};
@@ -336,7 +336,7 @@ Status scores_run(InferModel *infer, Scores *scores)
 
 /* ---- telling ---- */
 
-/* JSON has no NaN or infinity: null is written. */
+/* Writes null for NaN and infinity, which JSON lacks. */
 static void put_number(StrBuf *out, double value)
 {
     if (isfinite(value))

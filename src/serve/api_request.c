@@ -1,4 +1,4 @@
-/* See api_request.h. A table of fields says which values each may have; a field that needs more has a function. */
+/* See api_request.h. A table of fields says which values each may have; a field that needs further checks has a function. */
 #include "serve/api_request.h"
 
 #include "base/json.h"

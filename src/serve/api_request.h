@@ -56,8 +56,8 @@ typedef struct ApiRequest {
 NODISCARD Status api_read(const ApiModel *model, int route, Str body, ApiRequest *out);
 void             api_request_deinit(ApiRequest *request);
 
-/* Both set out->ids, of any number; their bodies may name the model. api_read_tokenize: encodes {"prompt": text, "add_special_tokens": true
- * by default}, or {"messages": [...]} with the fields that a chat's template takes. api_read_detokenize: reads {"tokens": [...]}. */
+/* Set out->ids, which have no limit; a body may name the model. api_read_tokenize encodes {"prompt": text, "add_special_tokens": true by
+ * default}, or {"messages": [...]} with the fields that a chat's template takes. api_read_detokenize reads {"tokens": [...]}. */
 NODISCARD Status api_read_tokenize(const ApiModel *model, Str body, ApiRequest *out);
 NODISCARD Status api_read_detokenize(const ApiModel *model, Str body, ApiRequest *out);
 

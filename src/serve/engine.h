@@ -30,7 +30,7 @@ typedef enum EngineEventKind { ENGINE_TOKEN, ENGINE_END } EngineEventKind;
 typedef struct EngineEvent {
     EngineEventKind kind;
     void           *user;
-    Str             text; /* text settled since the event before: it won't change, is whole characters and no part of a stop text */
+    Str             text; /* text settled since the event before: whole characters that won't change, no part of a stop text */
     /* ENGINE_TOKEN. */
     int32_t        id;
     float          logprob;

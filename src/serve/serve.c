@@ -184,7 +184,7 @@ static void say_size(const DecoderOptions *options, int64_t pages, int64_t page_
         log_info("not all texts can have %lld tokens at once: the youngest waits where the cache is full", (long long)options->context);
 }
 
-/* Finds how many pages fit into memory; sets options->pages to it if all places together need more and no number was given. */
+/* Finds how many pages fit into memory. If no number was given and all places together need more, sets options->pages to that number. */
 static Status find_pages(Serve *serve, DecoderOptions *options)
 {
     InferModel *infer = serve->infer;

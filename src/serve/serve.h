@@ -15,7 +15,7 @@ typedef struct ServeOptions {
     const StrList *hosts;        /* names that a Host field may have, besides names of this machine */
     HttpLimits     http;
     int64_t        places, context, pages; /* as in DecoderOptions. places 0: chosen by the device; context 0: the model's, at most
-                                              SERVE_MOST_CONTEXT; pages 0: as many as fit, at most as many as all places need */
+                                              SERVE_MOST_CONTEXT; pages 0: as many as fit, but no more than all places need */
     int64_t max_tokens;                    /* most tokens that a request may ask for; 0: the context */
     int64_t max_queue;                     /* texts that may wait for a place; further ones get 429 */
     bool    logs_requests;                 /* logs prompts and answers too */
