@@ -1,4 +1,4 @@
-"""Arrays of floats and bytes without a copy: NumPy's, and through DLPack those of other libraries, on the host or on a GPU."""
+"""Arrays of floats and bytes without a copy: NumPy's, and through DLPack other libraries', on the host or on a GPU."""
 
 from __future__ import annotations
 

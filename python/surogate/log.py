@@ -116,7 +116,7 @@ def numbers_of(line: dict[str, Any]) -> Numbers:
 
 
 def settings_of(folder: Path) -> dict[str, str]:
-    """The settings in run.json that decide the result, each as one text; a list or mapping is in one line."""
+    """The settings in run.json that decide the result, each as one text; the lines of a list or mapping are joined."""
     try:
         text = json.loads((folder / "run.json").read_text()).get("settings", "")
     except (FileNotFoundError, json.JSONDecodeError):

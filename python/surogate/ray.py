@@ -174,7 +174,7 @@ class _LogCopy:
 
 
 def _free_port() -> int:
-    """A port below those that systems assign automatically, so that none is taken before rank 0 listens."""
+    """A free port below the range that systems assign from, so that no program gets it before rank 0 listens."""
     for _ in range(1000):
         port = random.randrange(10000, 32000)
         with socket.socket() as probe:
@@ -213,7 +213,7 @@ class Cluster:
         return sum(node["Alive"] and self.lost.get(node["NodeID"], 0) < now and fits(node) for node in ray.nodes())
 
     def wait_for(self, least: int) -> int:
-        """Waits until there are at least that many nodes; returns their number."""
+        """Waits until there are at least `least` nodes; returns their number."""
         until = time.monotonic() + JOIN_SECONDS
         while (count := self.count()) < least:
             if time.monotonic() > until:

@@ -91,7 +91,7 @@ class Frame:
 
 @dataclass
 class Turn:
-    """A body of statements. In a repeat all weights come first; elsewhere each comes before its first use."""
+    """A body of statements. In a repeat all weights come first; elsewhere each weight comes before its first use."""
 
     params: list[dict[str, Any]]
     ops: list[dict[str, Any]] = field(default_factory=list)
