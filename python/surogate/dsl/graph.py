@@ -401,7 +401,7 @@ class Builder:
         return getattr(owner, value) if names_attr and hasattr(owner, value) else value
 
     def unless_declared(self, path: str, sink: list[dict[str, Any]], here: frozenset[tuple[str, bool]]) -> list[dict[str, Any]]:
-        """The list for a weight's statement: the sink, or its part that runs if no earlier branch made the weight; discarded if one surely did."""
+        """The list for a weight's statement: the sink, or its part for when no earlier branch made the weight; unused if one surely did."""
         made = [m for m in self.declared.get(path, []) if not any((when, not holds) in here for when, holds in m)]
         self.declared.setdefault(path, []).append(here)
         if any(m <= here for m in made):
@@ -477,7 +477,7 @@ class Builder:
         return Value(ref, dims, spec.shape.dtype)
 
     def first_turn(self) -> str:
-        """Condition of the first turn of all enclosing g.repeat, which makes the weights that their turns share; "": there is no g.repeat."""
+        """Condition of the first turn of all enclosing g.repeat, which makes the weights that the turns share; "": no g.repeat."""
         return " && ".join(f"{t.index} == 0" for t in self.turns if t.shared)
 
     def in_first_turn(self, conditions: list[tuple[str, bool]]) -> list[tuple[str, bool]]:
