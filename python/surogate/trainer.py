@@ -256,7 +256,7 @@ class Trainer(Closes):
         return last
 
     def _check_same(self, dataset: Dataset) -> None:
-        """Raises ValueError if the settings of dataset and trainer differ: training would silently ignore some of them."""
+        """Raises ValueError if settings of dataset and trainer differ: training would silently differ from what one of them asks for."""
         both = {
             "rows of a micro-batch (per_device_train_batch_size of each rank)": (dataset.batch_rows, self.rows),
             "sequence_len": (dataset.cols, self.cols),
