@@ -15,8 +15,8 @@
 
 enum { LAYERS = 28, MOST_ROWS = 64, PAGE_LEN = 32, WARM = 3, RUNS = 10, TABLE_LEN = 8192 };
 
-/* keys: number of keys of each row before its token. most: 0, or the largest number of keys: rows then have from `keys` to `most`, more of
- * them few than many. */
+/* keys: number of keys of each row before its token. most: 0: every row has `keys`; else rows have from `keys` to `most` keys, and rows
+ * with few keys are more frequent. */
 static const struct {
     const char *name;
     int         heads, kv_heads, dim, window, keys, most, room, rows;

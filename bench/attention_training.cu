@@ -1,5 +1,5 @@
-/* Training's attention by warpgroup products on CUDA: plain, with sinks, and with values narrower than keys (MLA). Each case is compared
- * with a plain loop, at odd lengths, then timed; TFLOP/s count the scores that a causal row has.
+/* Training's attention by warpgroup products on CUDA: plain, with sinks, and with values narrower than keys (MLA). Each case is first
+ * checked against a plain loop, at odd lengths, and then timed. TFLOP/s count only unmasked scores.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/attention_training bench/attention_training.cu \
  *       src/ops/attention/attention_wgmma.cu src/ops/attention/attention_turns.cu && build/attention_training
@@ -17,8 +17,8 @@
 
 enum { WARM = 2, RUNS = 10, ROUNDS = 3, FILL_THREADS = 256 };
 
-#define MOST_ERROR 8e-3 /* root mean square of the errors, as a share of what is expected */
-#define LEAST_RMS 1e-3  /* taken instead of a smaller expected one: dq and dk of rows of one token are 0 */
+#define MOST_ERROR 8e-3 /* allowed RMS of the errors, relative to the RMS of the expected values */
+#define LEAST_RMS 1e-3  /* least RMS to divide by: dq and dk of rows of one token are expected to be 0 */
 
 static void check(cudaError_t error, const char *what)
 {
@@ -66,7 +66,7 @@ static __device__ float dot(const bf16 *x, const bf16 *y, int n)
     return sum;
 }
 
-/* The weight of a key; query t attends it. */
+/* Softmax weight that query t gives to `key`. */
 static __device__ float weight(const AttentionDims &a, const float *lse, int b, int head, int t, int key)
 {
     float s = a.scale * dot(vector_of(a.q, b, t, head, a.dim), vector_of(a.k, b, key, head / a.group, a.dim), a.dim);

@@ -1,4 +1,4 @@
-/* Shared by benches of kernels, each a program of its own: errors end it, operands are filled on the GPU, launches are timed in a graph. */
+/* Shared by the kernel benches, each of which is a program: errors end it, the GPU fills operands, launches are timed in a graph. */
 #pragma once
 
 #include "device/cuda/kernel.h"
@@ -40,7 +40,7 @@ static __device__ unsigned hash(int64_t i, unsigned seed)
     return h ^ h >> 13;
 }
 
-/* Whole multiples of `unit`, up to 1,000 of it. */
+/* Fills p with pseudorandom values: `unit` times a whole number from -1,000 to 1,000. */
 static __global__ void fill(bf16 *p, int64_t count, unsigned seed, float unit = 1e-3f)
 {
     int64_t step = (int64_t)gridDim.x * FILL_THREADS;

@@ -1,4 +1,4 @@
-/* Copies between host and device beside matrix products: measured milliseconds beside the simulated ones (run/timeline.h).
+/* Copies between host and device while matrix products run: measured milliseconds next to simulated ones (run/timeline.h).
  *
  *   build/bench/bench_copy [DEVICE [LAYERS [WIDTH]]]     DEVICE: cuda, cpu, or null:GPU, which only simulates (null:h200)
  *
@@ -18,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 5, WEIGHTS = 4, BLOCK = 1 << 20, MAX_LAYERS = 256, COPIES = 16, SMALL = 64 /* large over small copies */ };
+enum { RUNS = 5, WEIGHTS = 4, BLOCK = 1 << 20, MAX_LAYERS = 256, COPIES = 16, SMALL = 64 /* large copy's bytes over small copy's */ };
 
 typedef struct Bench {
     Device  *device;
@@ -90,8 +90,8 @@ static TensorType weight_type(const Bench *b, int layer)
     return layer % 2 ? type_make(DT_BF16, 2, b->width, 4 * b->width) : type_make(DT_BF16, 2, 4 * b->width, b->width);
 }
 
-/* The copy of a weight waits for the product two layers before. A product waits until the result of two layers before, whose memory it
- * reuses, is copied out. */
+/* The copy of a weight waits for the product two layers before. A product reuses the memory of the result two layers before, and waits
+ * until that result is copied out. */
 static Status add_layer(Graph *graph, const Chain *chain, int layer, Value *weight, Value **x, Node **products, Node **outs)
 {
     Value *in[] = {*x, weight};

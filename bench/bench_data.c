@@ -4,10 +4,10 @@
  *   bench_data MODEL_DIR ROWS.jsonl [megabytes] [threads] [rounds]
  *
  * ROWS.jsonl holds conversations, which are repeated from the first until there are enough bytes. Or it holds rows
- * of questions and answers: each conversation is then made of two of them, a different pair each time.
+ * of questions and answers: each conversation is then made of two rows, a different pair each time.
  *
- * Encoding alone: the same texts, rendered before and lying in memory, through tokenizer_encode, on as many threads. The two
- * take turns, so that other work on the machine meets both; the best round of each counts. */
+ * Encoding alone: tokenizer_encode over the same texts, rendered beforehand and held in memory, on as many threads. Both measurements take
+ * turns, so that other work on the machine disturbs both; the best round of each counts. */
 #include "base/pool.h"
 #include "data/loader.h"
 #include "data/mask.h"

@@ -83,7 +83,7 @@ static double seconds_now(const ThreadPool *pool)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* The fastest of the runs that fit into `seconds`, and at least `least` runs; the first isn't counted. */
+/* Seconds of the fastest run. Runs repeat for `seconds`, at least `least` times; a first run isn't counted. */
 static double fastest_seconds(void (*run)(void *context), void *context, const ThreadPool *pool, double seconds, int least)
 {
     double best = 1e9, begin = seconds_now(pool);

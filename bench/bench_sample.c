@@ -157,7 +157,8 @@ static void bench_close(Bench *b)
     arena_deinit(&b->arena);
 }
 
-/* Seconds of one launch out of `repeats`, which read `copies` copies of the logits in turn. Runs three times; the last time counts. */
+/* Mean seconds of a launch, over `repeats` launches that read `copies` copies of the logits in turn. Measures three times; the last one
+ * counts. */
 static double seconds_of(Bench *b, int repeats, int copies)
 {
     const DeviceApi *api = b->device->api;

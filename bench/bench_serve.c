@@ -38,9 +38,9 @@ typedef struct Times {
 typedef struct Client {
     int    fd; /* -1: not connected */
     bool   waits, streams;
-    StrBuf request, in, body; /* in: received bytes; body: of the answer, without chunk sizes */
-    size_t sent, read;        /* sent: bytes of `request`; read: bytes of `in` that are already in `body` */
-    double begin, first;      /* seconds; first: time of the first token, 0: none yet */
+    StrBuf request, in, body; /* in: received bytes; body: the answer's body, without chunk sizes */
+    size_t sent, read;        /* sent: bytes of `request` that were sent; read: bytes of `in` that are already in `body` */
+    double begin, first;      /* times in seconds; first: of the first token, 0: none yet */
 } Client;
 
 typedef struct Load {

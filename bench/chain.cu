@@ -1,5 +1,5 @@
-/* Chains of five element-wise ops on CUDA, of [16384, 4096] elements in bf16 and fp32: the part of a copy's bandwidth that each reaches,
- * by the bytes of its inputs and outputs, each moved once. The copy moves two tensors of that size in the same call.
+/* Chains of five element-wise ops on CUDA, of [16384, 4096] elements in bf16 and fp32: the share of a copy's bandwidth that each chain
+ * reaches, if each input and output is moved once. The copy moves two tensors of that size in the same call.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/chain bench/chain.cu \
  *       src/ops/elementwise/chain.cu && build/chain
@@ -22,7 +22,7 @@ static constexpr int r(int i)
     return CHAIN_RESULT + i;
 }
 
-/* A step's ChainStep.dtype is filled in. */
+/* ChainStep.dtype of the steps is set before a run. */
 static const struct {
     const char *name;
     int         inputs;
@@ -120,7 +120,7 @@ static void check(cudaError_t error, const char *what)
     exit(1);
 }
 
-/* What the kernel's file wants of the program. */
+/* Definitions that the kernel's file needs from the program. */
 extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
 {
     check(error, what);

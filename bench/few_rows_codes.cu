@@ -69,7 +69,7 @@ static void run(const Gemm &g, cudaStream_t stream)
     if ((g.b.dtype == DT_BF16 ? few_rows_bulk_run(&g, g.n, NULL, stream) : few_rows_codes_run(&g, stream)) != OK) exit(1);
 }
 
-/* Runs the product as a layer has it: QKV and gate/up read the norm of a sum, and SwiGLU joins gate and up. */
+/* Runs the product with the fusions of a layer: QKV and gate/up read the norm of a sum, and SwiGLU joins gate and up. */
 static void run_fused(Gemm g, cudaStream_t stream)
 {
     RowsNorm   norm = {at.x, at.x + MOST_K, at.x + 2 * MOST_K, at.x + 3 * MOST_K, 1e-6f, 0};
@@ -90,7 +90,7 @@ static double time_all(const std::vector<Gemm> &all, bool is_fused, cudaStream_t
     return time_graph(launch, WARM, RUNS, stream);
 }
 
-/* Compares in fp32 results; scales of columns are multiplied here. */
+/* Compares fp32 results; the scales of columns are multiplied in this function. */
 static bool same_bits(Gemm g, cudaStream_t stream)
 {
     size_t             count = (size_t)(g.m * g.n);

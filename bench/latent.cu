@@ -1,6 +1,6 @@
-/* Decoding of latent attention on CUDA: attention_latent over the pages and both products of heads (group_linear), each of 12 layers with
- * caches and weights of their own, in a graph; beside it the time that reading the cache, or the weight, takes at the speed of a copy
- * measured in the same run. First it compares kernels with each other, and bits of a row alone, in company and in a chunk.
+/* Decoding of latent attention on CUDA: attention_latent over the pages, and both products of heads (group_linear), each as a graph of 12
+ * layers with their own caches and weights. Also prints the time of reading the cache, or the weight, at the speed of a copy measured in
+ * the same run. Before that, compares results of the kernels, and bits of a row run alone, with others and in a chunk.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/latent bench/latent.cu \
  *       src/ops/attention/attention_latent.cu src/ops/attention/attention_cached.cu src/ops/products/group_linear.cu \
@@ -92,7 +92,7 @@ static TensorView view(void *data, DType dtype, int ndim, int64_t d0, int64_t d1
     return v;
 }
 
-/* Seconds of one of `layers` launches in a graph. */
+/* Seconds of the fastest replay of a graph of `layers` launches, divided by `layers`. */
 template <typename F> static double seconds(int layers, F launch)
 {
     cudaStream_t    stream;
@@ -154,7 +154,7 @@ struct Latents {
     {
         check(cudaMemcpy(starts, start.data(), rows * 4, cudaMemcpyHostToDevice), "copy");
     }
-    /* Rows from `row` on, of `count` rows. */
+    /* Runs rows [row, row + count). */
     void run(int kernel, int layer, int row, int count, bool early, cudaStream_t stream)
     {
         TensorView in[5] = {view(q + (int64_t)row * len * heads * DIM, DT_BF16, 4, count, len, heads, DIM),
@@ -203,7 +203,7 @@ static void compare(int rows, int len, int heads, int start, int spread)
         other += memcmp(&again[b * row], &mma[b * row], row * 2) != 0;
     }
     int tokens = 0;
-    if (len > 1) { /* each of some tokens of the first row alone */
+    if (len > 1) { /* some tokens of the first row, each run alone */
         Latents one(1, 1, heads, 2112, 1, 0, 0);
         std::swap(one.caches, all.caches);
         int32_t *pages = one.pages;

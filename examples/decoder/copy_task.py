@@ -16,7 +16,7 @@ IGNORED = -100
 
 
 def rows(random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Input ids, and the id after each; only those after AGAIN are trained."""
+    """Input ids and targets (the id after each input id). Only targets after AGAIN are trained."""
     said = random.integers(0, IDS, (count, LENGTH), dtype=np.int32)
     whole = np.concatenate([said, np.full((count, 1), AGAIN, np.int32), said], axis=1)
     targets = whole[:, 1:].copy()

@@ -56,7 +56,7 @@ class Embeddings(Module):
     def forward(self, tokens: Tensor["B", "T", "i32"], positions: Any) -> Tensor["B", "T", "E"]:
         with graph() as g:
             x = g.add(g.embedding(tokens, self.words, name="word"), g.embedding(positions, self.places, name="place"), name="placed")
-            first = g.reshape(g.slice(self.types, dim=0, size=1, name="type0"), 1, 1, "E", name="type")  # all tokens are of one text
+            first = g.reshape(g.slice(self.types, dim=0, size=1, name="type0"), 1, 1, "E", name="type")  # every token has kind 0
             return self.norm(g.add(x, first, name="sum"))
 
 

@@ -1,5 +1,5 @@
-"""Command-R: attention and MLP read one layer norm without bias, side by side; neighbouring elements of a head turn. In Command-R+ each head
-has a norm of its own."""
+"""Command-R: attention and MLP read one layer norm without bias, side by side; neighbouring elements of a head are rotated in pairs. In
+Command-R+ each head has a norm of its own."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Command-R7B: as Command-R, with windows in three of four layers; the others attend all before, without rotary positions."""
+"""Command-R7B: as Command-R, with windows in three of four layers; the fourth attends all earlier tokens, without rotary positions."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""DeepSeek-V3's dense form: latent attention (MLA). Queries, and keys with values, come of a normed vector of lower rank; a part of each
-key, the only one that turns, is the same for all heads; values are of another size than keys."""
+"""DeepSeek-V3's dense form: latent attention (MLA). Queries are computed from one normed vector of lower rank, keys and values from
+another. Only a part of each key is rotated, and all heads share that part. Values have another size than keys."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from surogate.models.layers import DECODER, IGNORED, REFUSED, ROPE, Linear, RMSN
 
 CONFIG = changed(
     DECODER, "G",
-    D=Size("qk_rope_head_dim", 64),  # rotated elements of a head; N: the others
+    D=Size("qk_rope_head_dim", 64),  # D: rotated elements of a head; N: its other elements
     N=Size("qk_nope_head_dim", 128),
     E=Size("v_head_dim", 128),
     Q=Number("q_lora_rank", "1536", null="0", min=0, integer=True),

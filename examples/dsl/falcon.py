@@ -21,7 +21,7 @@ CONFIG = changed(
     parallel=Key("parallel_attn", "1"),
     has_bias=Key("bias", "0"),
     alibi=Key("alibi", "0"),
-    n=Key(None, "pow(2, floor(log(H) / log(2) + 1e-9))"),  # the power of two below H
+    n=Key(None, "pow(2, floor(log(H) / log(2) + 1e-9))"),  # the largest power of two that is at most H
     hidden_dropout=Key("hidden_dropout", "0", unused="it is trained without dropout"),
 )
 REQUIRE_FALCON = {

@@ -1,4 +1,4 @@
-"""GPT-BigCode, as StarCoder and SantaCoder: GPT-2 in which all heads of queries share one of keys and values."""
+"""GPT-BigCode, as StarCoder and SantaCoder: GPT-2 in which all query heads share one key head and one value head."""
 
 from typing import Any
 

@@ -47,5 +47,5 @@ class Granite(llama.Llama):
         with graph() as g:
             x = g.scale(self.embed(tokens), by="embedding_multiplier", name="x0")
             x = self.norm(self.blocks(x, self.rope(g), positions, doc_start))
-            # Scaled before the head, not after it, so that head and loss are one op that makes no whole logits.
+            # Scales the head's input, not its output: head and loss then are one op, which never holds the whole logits.
             return {"logits": self.head(g.scale(x, by="1 / logits_scaling", name="scaled"), name="logits")}

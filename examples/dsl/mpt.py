@@ -13,7 +13,7 @@ CONFIG = {
     "L": Size("n_layers", most=10000),
     "H": Size("n_heads", most=256),
     "D": Key(None, "C / H"),
-    "n": Key(None, "pow(2, ceil(log(H) / log(2) - 1e-9))"),  # the next power of two
+    "n": Key(None, "pow(2, ceil(log(H) / log(2) - 1e-9))"),  # the least power of two that is at least H
     "eps": Key("layer_norm_epsilon", "1e-5", min=0),
     "init_std": Key("initializer_range", "0.02", min=0),
     "tied": Key("tie_word_embeddings", "1"),

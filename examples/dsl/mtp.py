@@ -1,8 +1,8 @@
-"""Multi-token prediction (DeepSeek-V3, 2024, section 2.2) over Llama's blocks: one module more predicts the token after the next. It reads the
-last block's output and the next token's embedding, has a block of its own, and shares embedding, last norm's place and head with the model.
+"""Multi-token prediction (DeepSeek-V3, 2024, section 2.2) over Llama's blocks: a further module predicts the token after the next. It reads
+the last block's output and the next token's embedding, has its own block and norms, and shares the embedding and the head with the model.
 
-Trained: the mean cross entropy of the next token, and `mtp_weight` times that of the token after it, both by the number of trained tokens.
-Neither label is of another document. Generating and evaluating read the next token's logits alone."""
+The loss is the cross entropy of the next token plus `mtp_weight` times the cross entropy of the token after it, each divided by the number
+of trained tokens. Tokens of another document are never labels. Generating and evaluating read only the next token's logits."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class Block(llama.Block):
 @hf_mapping(token_norm="enorm", hidden_norm="hnorm", join="eh_proj", norm="shared_head.norm")
 @module
 class NextToken(Module):
-    """Hidden states for the token after the next, from those for the next token and its embedding."""
+    """Hidden states that predict the token after the next, from the last block's output and the next token's embedding."""
 
     def __init__(self) -> None:
         self.token_norm, self.hidden_norm, self.norm = RMSNorm("C"), RMSNorm("C"), RMSNorm("C")

@@ -1,4 +1,4 @@
-"""nanochat: norms without weights, heads that turn the other way and are normed then, squared ReLU, capped logits."""
+"""nanochat: norms without weights, heads that are rotated in the opposite direction and then normed, squared ReLU, capped logits."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Nemotron: layer norms with weights around 0, an MLP of squared ReLU, rotary positions of a part of each head."""
+"""Nemotron: layer norms that multiply by 1 + weight, an MLP of squared ReLU, rotary positions of a part of each head."""
 
 from surogate.dsl import Key, Module, Param, Tensor, block, forward, graph, hf_config, hf_mapping, model, module, recompute
 from surogate.models import layers, llama

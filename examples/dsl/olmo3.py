@@ -1,4 +1,4 @@
-"""OLMo-3: OLMo-2 with windows in three of four layers. Angles are scaled for longer sequences, as with YaRN, only in the layers without one."""
+"""OLMo-3: OLMo-2 with windows in three of four layers. Only layers without a window scale angles for longer sequences (as with YaRN)."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""OPT: learned positions after two unused rows, layer norms before or after each part, embeddings of another size in one model."""
+"""OPT: learned positions (the table's first two rows are unused), layer norms before or after each part, one model with narrow
+embeddings."""
 
 from typing import Any
 
@@ -66,7 +67,7 @@ class Block(Module):
 
 @module
 class Places(Module):
-    spare = Param(Tensor[2, "C"], frozen=True)  # read by nothing, loaded and saved
+    spare = Param(Tensor[2, "C"], frozen=True)  # loaded and saved, but no op reads it
     weight = Param(Tensor["max_positions", "C"], init=normal("init_std"))
 
     @forward

@@ -1,5 +1,6 @@
-"""Gated attention, as in Qwen3-Next's layers of full attention: a gate of each element of a head, by a sigmoid of the query's other half;
-norms of each head, with weights around 0; rotary positions of a part of each head. Its layers of linear attention and its experts aren't here."""
+"""Gated attention, as in Qwen3-Next's layers of full attention: each element of a head has a gate, the sigmoid of the query projection's
+other half; norms of each head multiply by 1 + weight; a part of each head is rotated. Its layers of linear attention and its experts aren't
+here."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
-"""StableLM: Llama with layer norms. Rotary positions turn a part of each head; each head may have a norm of its own, and attention and MLP
-may stand side by side behind one norm."""
+"""StableLM: Llama with layer norms. A part of each head is rotated; each head may have a norm of its own, and attention and MLP
+may be parallel after one norm."""
 
 from typing import Any
 

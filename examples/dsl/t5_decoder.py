@@ -33,7 +33,7 @@ class Biases(Module):
     @forward
     def forward(self) -> Any:
         with graph() as g:
-            ids = g.distance_buckets(len="most + 1", buckets="buckets", most="most")  # all beyond are in one bucket
+            ids = g.distance_buckets(len="most + 1", buckets="buckets", most="most")  # all distances from `most` on share one bucket
             return g.reshape(g.embedding(ids, self.weight, name="rows"), "most + 1", "H", name="table")
 
 

@@ -305,7 +305,7 @@ static void *train_long(void *context)
     return NULL;
 }
 
-/* sg_interrupt ends the calls that are running, even if other work begins right after it; that work isn't interrupted. */
+/* sg_interrupt ends the calls that are running, even if another call begins right after it. The later call isn't interrupted. */
 static void an_interruption_ends_what_runs_and_nothing_else(void)
 {
     char output[300], log[300];

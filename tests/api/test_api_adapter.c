@@ -163,7 +163,7 @@ static void expect_numbers(const StFile *expected, const char *init, const char 
     if (!(error < 1e-5)) test_fail(__FILE__, __LINE__, "%s is off by %g", name, error);
 }
 
-/* Ten steps of adapters that are initialised by `init`, and the last steps again from the checkpoint of the fifth. */
+/* Makes ten steps with adapters that are initialised by `init`, then repeats the last five from the checkpoint of step 5. */
 static void expect_beginning(const char *init)
 {
     StFile     *expected = open_file(FIXTURES "/expected.safetensors"), *batches = open_file(QWEN3 "/expected.safetensors");

@@ -70,9 +70,9 @@ static sg_status open_row(const Row *row, sg_trainer **out)
     return sg_trainer_open(args, row->lora ? count : count - 1, out);
 }
 
-/* Largest relative difference from the oracle. If nothing is rounded, it is fp32's own error. Otherwise a value halfway between two values
- * of a format may be rounded up here and down there. Later steps accumulate the effect on weights, and bf16 weights are updated
- * stochastically. */
+/* Largest allowed relative difference from the oracle. If nothing is rounded, it is fp32's own error. Otherwise a value halfway between two
+ * values of a format may be rounded up here and down in the oracle. The weights accumulate such differences over the steps, and bf16
+ * weights are updated stochastically. */
 static double most_of_loss(const Row *row, int step)
 {
     if (is(row->model, "fp32") && is(row->matmul, "fp32") && is(row->gradient, "fp32") && is(row->kept, "fp32")) return 1e-6;

@@ -274,7 +274,7 @@ static void quotas_make_up_cores(void)
     }
 }
 
-/* The limits of a group and of all its ancestors: the smallest counts, at whatever level it is. */
+/* A group and all its ancestors have limits: the smallest one counts, whichever of them has it. */
 static void the_least_of_all_groups_counts(void)
 {
     static const char *const v2[] = {"", "/pods", "/pods/pod", "/pods/pod/job"};
@@ -295,7 +295,7 @@ static void the_least_of_all_groups_counts(void)
         EXPECT_INT(cgroup_quota_cores(dir, groups), 3);
         EXPECT_INT(cgroup_memory_limit(dir, groups), 1000000);
     }
-    write_text(dir, "self", "0::/not/seen/here\n"); /* in a container the own group is mounted as the root */
+    write_text(dir, "self", "0::/not/seen/here\n"); /* in a container, the process's own group is mounted as the root */
     write_text(dir, "cpu.max", "200000 100000");
     EXPECT_INT(cgroup_quota_cores(dir, groups), 2);
     write_text(dir, "self", "0::/../../other\n");

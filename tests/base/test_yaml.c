@@ -111,9 +111,9 @@ static void merge_keys_give_keys_that_are_missing(void)
     EXPECT_STR(text_at(second, "type"), "text");
     EXPECT_INT(third->count, 3);
     EXPECT_STR(text_at(third, "path"), "c");
-    EXPECT_STR(text_at(third, "type"), "chat"); /* the first of several counts */
+    EXPECT_STR(text_at(third, "type"), "chat"); /* of several merged mappings, the first that has the key counts */
     EXPECT_STR(text_at(third, "weight"), "2");
-    EXPECT_INT(third->items[2]->line, 1); /* where it was written */
+    EXPECT_INT(third->items[2]->line, 1); /* the line on which the merged value was written */
     EXPECT_STR(text_at(root->items[3], "<<"), "x");
     EXPECT_OK(parse("a: &a {x: 1}\nb: &b {<<: *a, y: 2}\nc: {<<: *b}\n", &root));
     EXPECT_STR(text_at(root->items[2], "x"), "1");

@@ -1,5 +1,5 @@
-/* Ranks as threads, and as processes that meet over TCP (in this test threads too, which share only the sockets). Checks the results of
- * collectives, with the same bits every time, and that one failure ends all ranks at once, wherever it happens. */
+/* Ranks that are threads, and ranks that meet over TCP as processes do (mostly threads in this test too, which share only the sockets).
+ * Checks the results of collectives, with the same bits every time, and that one failure ends all ranks at once, wherever it happens. */
 #include "comm/comm.h"
 #include "test.h"
 
@@ -379,8 +379,8 @@ static void a_rank_that_stands_still_is_named_and_ends_all(void)
     expect_all_named(&team, ERR_RANK, "in phase saving");
 }
 
-/* The rank takes longer than the limit that holds for ranks that were never slow. But each of its steps takes as long as the one before, so
- * the others wait for it. */
+/* In total, the rank takes longer than the limit for ranks that were never slow. But each of its steps takes only as long as the step
+ * before, so the other ranks wait for it. */
 static Status is_slow_and_moves(Member *member)
 {
     comm_beat(member->comm, "slow");
@@ -526,8 +526,8 @@ static void a_port_in_use_is_named(void)
     close(fd);
 }
 
-/* Forks rank 0, with these limits of open files, and a process of all other ranks. part: expected in rank 0's message; "": all ranks
- * meet. */
+/* Forks two processes: rank 0, with these limits on open files, and one with all other ranks. part: text expected in rank 0's message; "":
+ * all ranks meet. */
 static void meet_with_limits(rlim_t soft, rlim_t hard, const char *part)
 {
     enum { RANKS = 60 };

@@ -44,13 +44,13 @@ typedef struct Problem {
     const AttentionAttrs *attrs;
     const LatentAttrs    *latent; /* NULL: the op is attention_cached */
     DType                 dtype, cached;
-    bool                  rounded; /* tokens' keys and values are numbers in e4m3 */
+    bool                  rounded; /* keys and values of tokens are values that e4m3 has */
     int                   index;   /* of the kernel */
     int64_t               width, q_width, out_width, element, cached_element;
     Row                   row[MOST_ROWS];
 } Problem;
 
-/* Positions of three rows that run together. */
+/* Rows that run together: `len` tokens of each row, from the row's position in `starts` on. */
 typedef struct Run {
     int64_t rows, len, starts[MOST_ROWS];
 } Run;
@@ -273,7 +273,7 @@ static void check_room(const Problem *p, const char *whole, char *o)
     }
 }
 
-/* A cache of codes gives the bits of one of numbers, where both have the same numbers. */
+/* A cache of codes gives the same bits as a cache of numbers, if the codes stand for these numbers. */
 static void check_codes(const Problem *p, const char *whole, char *o)
 {
     const Run all = {1, LEN, {0}};

@@ -1,4 +1,4 @@
-"""Cross entropy against the label with 1 - epsilon and all tokens with epsilon together (Szegedy et al. 2016)."""
+"""Cross entropy against 1 - epsilon for the label plus epsilon spread evenly over all tokens (Szegedy et al. 2016)."""
 
 from typing import Any
 

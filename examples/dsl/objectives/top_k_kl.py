@@ -1,8 +1,8 @@
-"""Distillation of a teacher's likeliest tokens: for each trained token the data has the ids of the teacher's K likeliest ones, and ln p of each,
-as `surogate score --logprobs K` writes them.
+"""Distillation of a teacher's likeliest tokens: for each trained token the data has the ids of the K tokens that the teacher finds
+likeliest, and ln p of each, as `surogate score --logprobs K` writes them.
 
-The divergence KL(teacher || model) is that of the teacher's distribution over these K tokens, which is made to add up to 1, from the model's
-distribution over all: what the model gives to other tokens raises the loss. The cross entropy of the label is added to it."""
+In KL(teacher || model), the teacher's distribution covers these K tokens and is scaled to add up to 1. The model's covers all tokens:
+probability that the model gives to other tokens raises the loss. The cross entropy of the label is added."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ class TopKKL(Module):
             losses = g.cross_entropy(logits, labels, name="losses")
             own = g.pick(g.log_softmax(logits, name="log_p"), top_ids, name="own")
             given = g.label_mask(top_ids, name="given")
-            # where a token has fewer than K, padding has no part of the teacher's distribution
+            # if a token has fewer than K ids, padding gets probability 0 in the teacher's distribution
             theirs = g.where(given, top_logprobs, g.full(size=1, value=-1e30), name="theirs.given")
             theirs = g.log_softmax(theirs, name="theirs")
             terms = g.mul(g.exp(theirs), g.sub(theirs, own), name="terms")
