@@ -7,7 +7,7 @@
 
 #include <unistd.h>
 
-/* Makes an empty folder under TMPDIR; the test that called removes it with file_remove_tree. */
+/* Makes an empty folder under TMPDIR; the calling test removes it with file_remove_tree. */
 __attribute__((unused)) static const char *scratch_dir(void)
 {
     static char path[4096];

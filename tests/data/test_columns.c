@@ -5,7 +5,7 @@
 
 enum { VOCAB = 200, SEQ = 16, SIZE = 3 };
 
-/* Number k of a token follows from its id, so that any cell can be checked alone. */
+/* A token's number k is computed from the token's id, so that any cell can be checked alone. */
 static float number_of(int32_t id, int k)
 {
     return (float)(id * 8 + k) / 4;

@@ -178,7 +178,7 @@ static void splitting_loses_no_label(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* Under each rule for conversations that are too long, packed and padded, texts lose no token. */
+/* Texts lose no token, packed or padded, under each rule for conversations that are too long. */
 static void text_is_never_lost(void)
 {
     const char *dir = scratch_dir();
@@ -327,7 +327,7 @@ static Mix open_mix(const char *dir, bool has_mask)
     return mix;
 }
 
-/* After each epoch, floor(weight * 6 * epochs) thin samples have come; each comes once before any comes again. */
+/* After `epochs` epochs, floor(weight * 6 * epochs) thin samples have come. All six come before one comes again. */
 static void check_share(const Mix *mix, LoaderMode mode, double weight)
 {
     LoaderSource  sources[] = {{.shards = &mix->plain}, {.shards = &mix->thin, .weight = weight}};
@@ -458,7 +458,7 @@ static void epochs_have_orders_of_their_own(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* No side is empty, whatever the seed and the ratio choose from few documents. */
+/* Neither side of a split is empty, even with few documents, for any seed and ratio. */
 static void no_side_of_the_split_is_empty(void)
 {
     const char *dir = scratch_dir();

@@ -154,7 +154,7 @@ static void rules_choose_turns(void)
     kit_close(&all);
 }
 
-/* A template with {% generation %} marks answers only; a question that is to be trained is found without marks. */
+/* A template's {% generation %} blocks mark only answers. A question that the row asks to train is found without marks. */
 static void marks_hide_no_flag(void)
 {
     if (!tiny_tokenizer()) SKIP("no ../shared");

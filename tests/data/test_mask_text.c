@@ -11,7 +11,7 @@ typedef struct Given {
     const char *markers;    /* the template's tokens, separated by spaces */
     const char *last_lead;  /* text before the last answer's content */
     const char *last_stop;  /* text that ends the last answer; NULL: `stop` */
-    bool        by_token;   /* its stop is found only if the markers are special tokens */
+    bool        by_token;   /* the stop is found only if the markers are special tokens */
 } Given;
 
 static const char chatml[] = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -24,7 +24,7 @@ static const char counts[] =
     "{% for m in messages %}{% if loop.last %}<|last|>{% endif %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/* The last answer ends with another token than the others. */
+/* The last answer ends with another token than the answers before it. */
 static const char returns[] = "<|im_start|>system\nbe<|im_end|>{% for m in messages %}<|im_start|>{{ m.role }}<|sep|>{{ m.content }}{{ "
                               "'<|return|>' if loop.last else '<|im_end|>' }}"
                               "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant<|sep|>{% endif %}";
@@ -109,7 +109,7 @@ static const Given templates[] = {
 };
 enum { NUM_TEMPLATES = sizeof templates / sizeof templates[0] };
 
-/* Byte-level, without NFC and with it; SentencePiece-style, where `Prepend` puts a blank first. */
+/* Byte-level tokenizers, without NFC and with it; then SentencePiece-style ones, whose `Prepend` puts a blank first. */
 static const struct {
     const char *path;
     bool        has_nfc, has_prefix;
@@ -308,7 +308,7 @@ static bool is_answer(Str run, size_t last_len, const char *lead, const char *co
     return false;
 }
 
-/* Checks one conversation, whose answers are taken from the list at the n-th on. */
+/* Checks conversation number n, whose answers are taken from `answers`, the first one at n. */
 static void check_talk(Kit *kit, const Given *given, bool has_nfc, const char *where, uint32_t n)
 {
     StrBuf   row = {0};
@@ -340,7 +340,7 @@ static void contents_and_stops_are_trained(void)
             char    where[400];
             Markers how = (Markers)(k % NUM_MARKERS);
             size_t  tokenizer = k / NUM_MARKERS;
-            if (how != SPECIAL && (tokenizer == 2 || templates[t].by_token)) continue; /* 2 is large: once is enough */
+            if (how != SPECIAL && (tokenizer == 2 || templates[t].by_token)) continue; /* tokenizer 2 is large: it is tested once */
             Kit kit = kit_open(&templates[t], tokenizer, how);
             snprintf(where, sizeof where, "%s, %s (%d), markers %d", templates[t].name, tokenizers[tokenizer].path,
                      tokenizers[tokenizer].has_nfc, how);

@@ -153,7 +153,7 @@ static size_t bzip2_bytes(const void *data, size_t len, char *out, size_t room)
     return n;
 }
 
-/* Two members: whole, cut, damaged, and with zero bytes between and after the members. */
+/* Files of two compressed members: whole, cut, damaged, and with zero bytes between and after the members. */
 static void xz_and_bzip2_are_read(void)
 {
     typedef size_t (*Pack)(const void *data, size_t len, char *out, size_t room);

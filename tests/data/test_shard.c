@@ -46,7 +46,7 @@ static void equal_content_gives_equal_bytes(void)
     EXPECT_OK(file_remove_tree(dir));
 }
 
-/* A change of any byte of header or index, and any cut, must be an error at opening; changed data an error of verify. */
+/* A changed byte of header or index, and any cut, must fail at opening. A changed byte of data must fail in verify. */
 static void damage_is_found(void)
 {
     const char *dir = scratch_dir(), *path = path_in(dir, "good"), *bad = path_in(dir, "bad");

@@ -284,7 +284,7 @@ static int list_times(const char *dir, int64_t out[MOST_SHARDS])
     return count;
 }
 
-/* Also if the process that makes them again is killed meanwhile. */
+/* Damaged shards are made again, even if a process is killed while it makes them. The other shards aren't written. */
 static void only_the_damaged_shards_are_made_anew(void)
 {
     static const int damaged[] = {2, 5, -1};
@@ -581,7 +581,7 @@ static void inspecting_adds_up(void)
     kit_close(&kit);
 }
 
-/* The rows that are taken of a dataset of ten, as digits; if none is taken, the error's message. */
+/* The rows taken from a dataset of ten rows, as digits; if none is taken, the error's message. */
 static const char *rows_taken(const char *const *paths, int count, const char *split, int64_t samples)
 {
     static char    digits[STATUS_MESSAGE_BYTES];

@@ -35,10 +35,10 @@ typedef struct HubServer {
     int         stall;         /* nothing is sent after the first half */
     int         bad_start;     /* a 206 that starts at another offset */
     int         unavailable;   /* 503 */
-    int         retry_after;   /* seconds of Retry-After that are sent with it */
+    int         retry_after;   /* Retry-After of the 503 answers, in seconds */
     int         refuse;        /* the hub answers everything with this code */
     int         range_refused; /* 416 */
-    const char *error_code;    /* sent with it as X-Error-Code */
+    const char *error_code;    /* X-Error-Code of refused answers */
     const char *listing;       /* sent instead of the right listing */
     const char *small_etag;    /* sent instead of the right ETag */
     const char *moved_to;      /* HEAD and GET of the small file are redirected (307) to this path */

@@ -53,7 +53,7 @@ static void a_new_folder_appears_at_the_end(void)
     end();
 }
 
-/* As after a kill: files under the hidden name don't count. */
+/* A kill leaves files in the hidden folder: the next writer removes them. */
 static void what_was_left_is_removed(void)
 {
     FolderWriter w;
@@ -173,7 +173,7 @@ static void json_files_come_back(void)
     end();
 }
 
-/* A rename would replace them: with the rights of root even /dev/null. */
+/* Pipes, devices and folders are refused. A rename would replace a pipe or, with the rights of root, even /dev/null. */
 static void only_files_are_replaced(void)
 {
     struct stat info;

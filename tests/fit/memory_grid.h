@@ -53,7 +53,7 @@ static void close_run(Run *run)
 
 /* ---- brute force ---- */
 
-/* A combination of all settings except head_chunks, with the size of the plan for each number of chunks. */
+/* A combination of all settings except head_chunks, with the plan's bytes for each number of chunks. */
 enum { NUM_CHUNKS = 6, NUM_RECOMPUTE = 6, NUM_OFFLOAD = 5, MAX_GROUPS = 4096 };
 static const int64_t chunk_counts[NUM_CHUNKS] = {0, 2, 4, 8, 16, 32};
 typedef struct Group {
@@ -138,7 +138,7 @@ static int first_fitting(const Group *group, int64_t limit)
     return -1;
 }
 
-/* The fastest group that fits and isn't taken; of equally fast ones the first; -1: none is left. */
+/* Index of the fastest group that fits and isn't taken; of equally fast groups, the first; -1: none is left. */
 static int fastest(const Group *groups, int count, int64_t limit, const bool *taken)
 {
     int best = -1;
@@ -193,7 +193,7 @@ static int by_bytes(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Compares at four limits: one that few combinations fit, of which one fits exactly; a quarter; two thirds; and one that none fits. */
+/* Compares at four limits of memory: few combinations fit, one of them exactly; a quarter fit; two thirds fit; none fits. */
 static void expect_cells(const char *model, const char *gpu, const char *lines)
 {
     static Group   groups[MAX_GROUPS];

@@ -25,8 +25,8 @@ static const char llama_70b[] =
     "\"num_hidden_layers\":%d,\"num_attention_heads\":64,\"num_key_value_heads\":8,\"rms_norm_eps\":1e-5,"
     "\"max_position_embeddings\":131072,\"rope_theta\":500000,\"tie_word_embeddings\":false}";
 
-/* A plan of Llama-3.1-70B, or of its first layers, with these lines of a run file, and whether it fits: `text` in the answer, or, for NULL,
- * the search for settings that fit, with at most so many times the launches of that plan. */
+/* Plans Llama-3.1-70B, cut to num_layers layers, with these lines of a run file. With `text`, the plan must not fit, and the answer must
+ * contain `text`; with NULL, settings that fit must be found. Either may bind at most most_plans times the launches of that plan. */
 static void expect_answer(int num_layers, const char *lines, const char *text, int most_plans)
 {
     Arena          arena = {0};

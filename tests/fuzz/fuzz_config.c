@@ -1,5 +1,5 @@
-/* Any run file is read or refused. A run file that is read prints as a run file that reads to the same print. The bytes after the first NUL
- * are an override. */
+/* Any run file is read or refused. A run file that is read prints as a run file; reading and printing that one gives the same text. The
+ * bytes after the first NUL are an override. */
 #include "config/config.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Any text is a graph or refused. A graph that parses and verifies prints as text that parses to the same print. */
+/* Any text is a graph or refused. A graph that parses and verifies prints as text; parsing and printing that text gives the same text. */
 #include "ops/ops.h"
 
 #include <stdlib.h>

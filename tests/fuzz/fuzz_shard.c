@@ -1,5 +1,5 @@
-/* Any bytes are a shard whose documents can all be read, or an error. Reserved fields of the header choose which fields are first
- * corrected, so that later checks are reached: the file size, the checksum, the input's size, the data's checksum. */
+/* Any bytes are a shard whose documents can all be read, or an error. So that later checks are reached, fields may first be corrected: the
+ * file size, the checksum, the input's size, the data's checksum. Reserved fields of the header choose which. */
 #include "data/shard_format.h"
 
 #include <stdio.h>

@@ -84,7 +84,7 @@ static void decode(InferModel *infer, const DecoderOptions *options, const Expec
 
 /* ---- comparing ---- */
 
-/* Difference of the reference's two largest logits at this place, counted over all texts. */
+/* Difference of the reference's two largest logits for token `place`, counted over the tokens of all texts. */
 static float margin_at(const Expected *expected, int64_t place)
 {
     for (int64_t i = 0; i < expected->num_near; i++)
@@ -146,7 +146,7 @@ static void compare_all(const char *name, const char *dir, const char *adapter, 
 
 /* ---- models ---- */
 
-/* Matrices that the oracle scales; without scaling, texts repeat one token. */
+/* Whether the oracle scales this matrix; without scaling, texts repeat one token. */
 static bool is_scaled(const char *name)
 {
     size_t len = strlen(name), tail = strlen("proj.weight");

@@ -17,7 +17,7 @@ enum { PROMPTS = 24, TOKENS = 12, CONTEXT = 64, MOST_PROMPT = 40 };
  * differ by more, both must choose the same token. */
 static const double MOST_APART = 5e-3, MARGIN = 1e-2;
 
-/* fp16 has 3 more mantissa bits than bf16, so its errors are an eighth. */
+/* fp16 has 3 more mantissa bits than bf16, so its errors are an eighth of bf16's. */
 static const double OF_BF16 = 0.25;
 
 static const char *const families[] = {"gemma2",       "gemma3", "gpt2",         "llama",      "llama3",     "llama_linear",
@@ -177,7 +177,7 @@ typedef struct Copy {
     char *dir;
 } Copy;
 
-/* Matrices that the oracle scales (tests/oracle/make_half.py). */
+/* Whether the oracle scales this matrix (tests/oracle/make_half.py). */
 static bool is_projection(const char *name)
 {
     size_t len = strlen(name), tail = strlen("proj.weight");

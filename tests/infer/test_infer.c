@@ -151,7 +151,7 @@ static const StTensor *stored_part(const StFile *file, const char *matrix, const
     return found;
 }
 
-/* Every code and scale that a plan keeps equals the folder's. Returns the number of parameters that are kept as codes. */
+/* Every code and scale that a plan keeps must equal the folder's. Returns the number of parameters that are kept as codes. */
 static int expect_kept_codes(const InferModel *infer, const char *dir)
 {
     StFile *file;

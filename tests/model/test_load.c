@@ -292,7 +292,7 @@ static void loading_adds_nothing_to_a_plan(void)
     }
 }
 
-/* Compares a kept part of a matrix with the part that the ops make from the file's values. */
+/* Part k of a quantised matrix, as the plan keeps it, must equal output k of the op that quantises the file's values. */
 static void check_part(Loading *l, const Param *param, const OpCase *q, int k)
 {
     const char *name = weight_part_name(&l->arena, param->format, param->name, k);

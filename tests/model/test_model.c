@@ -506,7 +506,7 @@ static void new_models_load_and_are_what_from_scratch_gives(void)
     check_new("gpt2-tiny"); /* its matrices are stored transposed */
 }
 
-/* Billions of parameters by the preset's name, or known for the name; 0: unknown. */
+/* Billions of parameters of a preset: from the table, otherwise the number in the preset's name; 0: unknown. */
 static double named_billions(const char *name)
 {
     static const struct {
@@ -547,7 +547,7 @@ static void presets_bind(void)
 /* ---- what a device holds ---- */
 
 static int64_t   taken;
-static DeviceApi telling_api; /* a device that reports it */
+static DeviceApi telling_api; /* a device that reports taken_bytes */
 
 static Status tell_taken(Device *device, DeviceFacts *out)
 {
@@ -563,7 +563,7 @@ static void what_others_take_is_beside_the_plan(void)
     const DeviceApi *own;
     EXPECT_OK(load(&l, FAMILIES "qwen3", DT_F32, NULL));
     EXPECT_OK(session_beside_bytes(l.session, &beside));
-    EXPECT_INT(beside, 0); /* the CPU can't report it */
+    EXPECT_INT(beside, 0); /* the CPU can't report taken bytes */
     own = l.device->api;
     telling_api = *own;
     telling_api.facts = tell_taken;

@@ -7,14 +7,14 @@
 #include "ops/infer.h"
 #include "test.h"
 
-/* Floats normal, integers in [0, int_range[k]). */
+/* Fills the inputs: floats normally distributed, integers of input k in [0, int_range[k]). */
 __attribute__((unused)) static void op_case_fill(OpCase *c, uint64_t seed, const int *int_range)
 {
     for (int k = 0; k < c->node->num_in; k++)
         if (c->node->in[k]) op_draw(c->node, k, int_range[k], seed * 64 + (uint64_t)k, c->in[k].data);
 }
 
-/* Runs the kernel on so many threads; c->out has the outputs. A write outside of them and a changed input are failures of the test. */
+/* Runs the kernel on `threads` threads and leaves the outputs in c->out. A write outside the outputs or a changed input fails the test. */
 __attribute__((unused)) static Status op_case_run(OpCase *c, const CpuKernel *kernel, int threads, const char *what)
 {
     const OpDef *op = c->node->op;

@@ -175,7 +175,7 @@ static void exact_free(Exact *e)
     free((void *)e->doc_start);
 }
 
-/* Elements [h * D, ...) of rows of `row` elements at `offset` <-> dense doubles. */
+/* Copies `rows` dense rows of `width` doubles to columns from `offset` on of rows that have `row` floats. */
 static void put_heads(float *to, int64_t row, int64_t offset, const double *from, int64_t rows, int64_t width)
 {
     for (int64_t i = 0; i < rows; i++)
@@ -329,7 +329,7 @@ static void large_scores_stay_finite(void)
 
 enum { PAGE_LEN = 16, ROW_PAGES = 20 };
 
-/* Rows take turns at pages, from the last one down; page 0 is nobody's. */
+/* Page number i of row b. The rows' pages alternate, from the last page down; page 0 belongs to no row. */
 static int32_t page_of(int64_t batch, int64_t b, int64_t i)
 {
     return (int32_t)(batch * ROW_PAGES - i * batch - b);
@@ -390,7 +390,7 @@ static float drawn(int64_t i)
     return i % 97 ? ldexpf(unit, (int)(i % 5) - 3) : 3000 * unit; /* some beyond the format's range */
 }
 
-/* attention_cached over a cache of the dtype: of keys and values as they are drawn, or as e4m3 holds them. */
+/* Runs attention_cached with queries in dtype q. The new keys and values are the drawn ones or, if `rounded`, rounded to e4m3. */
 static OpCase over_cache(DType q, DType cache, bool rounded)
 {
     static const AttentionAttrs attrs = {.num_heads = F_HEADS, .num_kv_heads = F_GROUPS, .head_dim = F_DIM};
@@ -420,7 +420,7 @@ static OpCase over_cache(DType q, DType cache, bool rounded)
     return c;
 }
 
-/* Attention over it has the bits of one over numbers that are rounded to the format, and so has what is appended. */
+/* Attention over a cache in e4m3 has the same bits as over numbers rounded to e4m3, and so have the appended keys and values. */
 static void a_cache_in_fp8_is_that_of_rounded_numbers(void)
 {
     static const DType dtypes[] = {DT_F32, DT_BF16};
@@ -597,7 +597,7 @@ static void wrong_attributes_are_refused(void)
     }
 }
 
-/* What attention_bwd works in on a GPU, for rows that are whole documents or packed ones of Qwen3-8B. */
+/* Bytes of attention_bwd's workspace on a GPU, with Qwen3-8B's heads; dense: each row is one document, else rows are packed. */
 static int64_t backward_bytes(int64_t batch, int64_t len, bool dense, int sm)
 {
     AttentionAttrs attrs = {.num_heads = 32, .num_kv_heads = 8, .head_dim = 128, .dense = dense};
@@ -615,7 +615,7 @@ static int64_t backward_bytes(int64_t batch, int64_t len, bool dense, int sm)
     return bytes;
 }
 
-/* cuDNN's backward holds a score for each pair of a row's tokens: it serves whole rows while these are few. */
+/* cuDNN's backward holds a score for each pair of a row's tokens: it is used only while these scores take little memory. */
 static void scores_of_long_rows_are_not_held(void)
 {
     const int     sms[] = {80, 86, 89, 90, 100, 120};

@@ -188,7 +188,7 @@ static void rows_of_bf16_have_the_bits_of_tiles(void)
     pool_destroy(pool);
 }
 
-/* As the FP8 ops use it, and with the operands exchanged. */
+/* gemm_run with 8-bit codes as one operand, as the FP8 ops call it, and as the other operand. */
 static void codes_of_8_bits_are_numbers_in_units_of_their_scale(void)
 {
     static const int64_t sizes[][3] = {{3, 70, 33}, {130, 70, 40}, {17, 600, 9}, {40, 24, 2100}};

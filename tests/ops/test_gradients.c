@@ -105,7 +105,7 @@ static Status add_loss(Model *m)
     return OK;
 }
 
-/* differentiate: 0: no; 1: yes; 2: with gradients added to those already there. */
+/* differentiate: 0: no; 1: yes; 2: gradients are added to the values already in their memory. */
 static Status model_make(Model *m, const OpDef *op, const OpSample *sample, int differentiate)
 {
     static const OpDef *table[OP_COUNT + 1];

@@ -121,9 +121,9 @@ static void a_gpu_takes_as_many_chunks_as_asked_for(void)
     EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 2) == 2816);
     EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 4) == 2048);
     EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 8) == 1024);
-    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 65536) == 1024); /* never fewer rows than this */
+    EXPECT(lm_head_chunk_rows(8192, ROW_BYTES, true, 65536) == 1024); /* a chunk has at least 1,024 rows */
     EXPECT(lm_head_chunk_rows(1500, ROW_BYTES, true, 8) == 1500);
-    EXPECT(lm_head_chunk_rows(8192, 1 << 24, true, 8) == 128); /* except if 1 GiB holds fewer */
+    EXPECT(lm_head_chunk_rows(8192, 1 << 24, true, 8) == 128); /* unless 1 GiB holds fewer rows */
     EXPECT(lm_head_chunk_rows(0, ROW_BYTES, true, 8) == 0);
 }
 

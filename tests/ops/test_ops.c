@@ -15,8 +15,7 @@ static const CpuKernel *reference_of(const OpDef *op)
 
 /* ---- infer and text ---- */
 
-/* Input k has dims that infer may refuse; where it doesn't, kernels keep to their memory (they may refuse the
- * contents). */
+/* Input k has changed dims. If infer accepts them, the kernel must keep to its memory; it may refuse the contents. */
 static void run_harmless(const OpDef *op, const OpSample *sample, const TensorType *in, int k)
 {
     OpCase c;
@@ -30,8 +29,8 @@ static void run_harmless(const OpDef *op, const OpSample *sample, const TensorTy
     op_case_free(&c);
 }
 
-/* A wrong dtype is always refused, but by what only moves bytes or says that it takes whole numbers. Wrong dims are refused, or harmless:
- * then they run within bounds. */
+/* A wrong dtype must be refused, except by views and by ops whose kernel takes i32. Wrong dims are refused, or the kernel runs within
+ * bounds. */
 static void check_corrupted(const OpDef *op, const OpSample *sample)
 {
     TensorType in[NODE_MAX_IN];
@@ -63,7 +62,7 @@ static void check_corrupted(const OpDef *op, const OpSample *sample)
     }
 }
 
-/* The node's text is parsed into the same node. */
+/* The node's text must parse into the same node. */
 static void check_text(OpCase *c)
 {
     StrBuf first = {0}, second = {0};
@@ -85,7 +84,7 @@ static void check_text(OpCase *c)
     strbuf_deinit(&second);
 }
 
-/* The node of each case of the sample. */
+/* Checks the text of each case of the sample. */
 static void check_texts(const OpDef *op, const OpSample *sample, int index)
 {
     for (int i = 0; i < OP_TYPES; i++) {

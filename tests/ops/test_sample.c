@@ -1,6 +1,7 @@
-/* sample: draws follow the distribution that the filters leave (chi-square), the fast kernel chooses what the one that sorts does, filters
- * keep what transformers' do (tests/fixtures/sample.safetensors, of tests/oracle/make_sample_cases.py), and rows that can't be drawn from
- * change nothing. TEST_LONG=1: a million draws of each mixture, and more random rows.
+/* sample: draws follow the distribution that the filters leave (chi-square), the fast kernel chooses the tokens that the sorting kernel
+ * chooses, filters keep the tokens that transformers' filters keep (tests/fixtures/sample.safetensors, of
+ * tests/oracle/make_sample_cases.py), and rows that can't be drawn from change nothing. TEST_LONG=1: a million draws of each mixture, and
+ * more random rows.
  *
  *   test_sample [case]    run from the top of the project
  */
@@ -422,7 +423,8 @@ static void filters_are_those_of_transformers(void)
     st_close(file);
 }
 
-/* Only the best token is left, among equal ones the lowest id: greedy, k of 1, a tiny p, the largest min-p, a temperature near 0. */
+/* Only the likeliest token is left, of equally likely tokens the lowest id: greedy, k of 1, a tiny p, the largest min-p, a temperature near
+ * 0. */
 static void one_is_left(void)
 {
     enum { VARIANTS = 5, EQUALS = 3 };

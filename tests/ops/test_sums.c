@@ -48,7 +48,7 @@ static size_t gpu_bytes(const OpDef *op, const void *attrs, const TensorType *in
     return bytes;
 }
 
-/* At most 1,024 chunks, with one number for each column. */
+/* Partial sums: at most 1,024 chunks of rows, with one fp32 number for each column. */
 static void plans_count_partial_sums(void)
 {
     TensorType wide = type_make(DT_BF16, 2, INT64_C(5000), INT64_C(6144)), column = type_make(DT_BF16, 1, INT64_C(6144));

@@ -19,7 +19,7 @@ static void fill(void)
     }
 }
 
-/* Floats with the same exponent next to each other, and with different exponents. */
+/* Rounds rows in which neighbours have the same exponent, and rows in which they have different ones. */
 static void check_rounding(void)
 {
     for (int64_t step = 1; step <= 10007; step += 10006) {

@@ -49,7 +49,7 @@ __attribute__((unused)) static Status compile_fixture(Arena *arena, const char *
     return compile_config(arena, family, architecture, text.data, text.len, options, device, out);
 }
 
-/* Binds and adapts the training graph, then fuses it here, so that fusions can be counted. */
+/* Binds and adapts the training graph, then fuses it; counts receives the number of fusions of each kind. */
 __attribute__((unused)) static Status fixture_forward_graph(Arena *arena, const char *family, const CompileOptions *options, Device *device,
                                                             int counts[FUSION_COUNT])
 {

@@ -4,7 +4,7 @@
 #include "passes/pass.h"
 #include "test.h"
 
-/* sum = inv_tokens (t0 + ... + t5); both losses have one more term, made from x a^T. */
+/* sum = inv_tokens (t0 + ... + t5). The graphs in_place and added have one more term, computed from x a^T. */
 #define TERMS \
     "graph \"terms\"\n" \
     "input tokens: i32[1,6]\ninput hyper: f32[8]\ninput x: f32[1,4]\n" \
@@ -131,7 +131,8 @@ static void model_run(Model *m)
     }
 }
 
-/* The first micro-step writes the loss and the gradients, the next one adds. d_sum, d_dot: derivatives of the loss by the two terms. */
+/* The first micro-step writes the loss and the gradients, the next one adds. d_sum, d_dot: derivatives of the loss with respect to the two
+ * terms. */
 static void check_terms(const char *text, float loss, float d_sum, float d_dot)
 {
     for (int accumulate = 0; accumulate < 2; accumulate++) {

@@ -25,8 +25,8 @@ static Value *value_make(Setup *s, ValueKind kind, const char *name, TensorType 
     return graph_add_value(s->graph, kind, name, &type);
 }
 
-/* matrices: how many adjacent rows each matrix has within a period of the weight's rows, ended by 0; the periods repeat. NULL: the weight
- * is one matrix. */
+/* The weight's rows are periods of equal layout. matrices: for each matrix, its number of adjacent rows in a period; the list ends with 0.
+ * NULL: the weight is one matrix. */
 static void setup_matrices(Setup *s, const NormuonOptions *options, DType weights, int64_t rows, int64_t cols, const int64_t *matrices)
 {
     TensorType w = type_make(weights, 2, rows, cols), wide = type_make(DT_F32, 2, rows, cols), one = type_make(DT_F32, 1, INT64_C(1));

@@ -62,7 +62,7 @@ static void run_close(Run *r)
     arena_deinit(&r->arena);
 }
 
-/* Draws each parameter's part of a flat value, by the parameter's name. */
+/* Fills each parameter's part of a flat value with random values that depend on the parameter's name. */
 static void draw_parts(Run *r, const Bucket *bucket, const char *value, DType dtype, uint64_t key)
 {
     for (int i = bucket->first; i < bucket->first + bucket->count; i++) {
@@ -143,7 +143,7 @@ static void check_state(Run *r, const Bucket *bucket, const BucketState *state)
     free(bytes);
 }
 
-/* Sets the bits in *seen of the optimizers whose own rule had a bucket. */
+/* Sets the optimizer's bit in *seen if a bucket has the optimizer's own rule, not a fallback. */
 static void check_buckets(Run *r, OptimizerKind optimizer, uint32_t *seen)
 {
     int64_t bytes = 0;

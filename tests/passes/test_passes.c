@@ -174,7 +174,7 @@ static void check_no_overlap(const Program *program, const char *what)
         for (int b = a + 1; b < graph->num_values; b++) {
             const Placement *q = &program->placement[b];
             if (start[b] < 0 || q->region != REGION_ACTIVATIONS) continue;
-            /* A value written exactly where another is read for the last time may take over its memory. */
+            /* A launch that reads a value for the last time may write its result into that value's memory. */
             if (start[a] >= end[b] || start[b] >= end[a]) continue;
             if (p->offset >= q->offset + q->bytes || q->offset >= p->offset + p->bytes) continue;
             if (value_root(graph->values[a], NULL) == value_root(graph->values[b], NULL)) continue;

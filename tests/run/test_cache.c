@@ -164,7 +164,7 @@ static void each_shape_gives_what_it_gives_alone(void)
     free(alone);
 }
 
-/* Each lasting value exists once, as large as the largest program needs it; activations and scratch take what the largest program needs. */
+/* Programs share lasting values, activations and scratch: each takes as many bytes as the program that needs most of it. */
 static void shapes_share_all_memory(void)
 {
     Family  f;

@@ -1,6 +1,6 @@
-/* In bf16, each op alone and as a step of a chain has the bits of the same op in fp32, rounded: for every number as one operand, beside a
- * few others. A chain over a row and a column has the bits of its ops alone. On a GPU (test_cuda chains) also for sizes at which a thread
- * takes more elements. */
+/* In bf16, each op, alone or as a step of a chain, has the bits of the same op in fp32, rounded. One operand takes every bf16 value, the
+ * other a few. A chain over a row and a column has the bits of its ops run one by one. On a GPU (test_cuda chains), also tests sizes at
+ * which a thread takes more elements. */
 #include "base/scoped.h"
 #include "ops/elementwise/chain.h"
 #include "text_run.h"

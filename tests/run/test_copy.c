@@ -17,7 +17,7 @@ static const char plain[] = "graph \"plain\"\n"
                             "output y = y\n"
                             "output d.x = d.x\n";
 
-/* One result is kept in lasting host memory, another in the program's host memory. */
+/* One result is copied to lasting host memory, another to host memory of the program. */
 static const char copies[] = "graph \"copies\"\n"
                              "input x: bf16[16,64]\n"
                              "input dy: bf16[16,64]\n"

@@ -65,8 +65,8 @@ static void fill_weights(Family *f)
     }
 }
 
-/* |memory after `steps` micro-steps - fp64 sum of their gradients| / |sum|. A micro-step's gradient doesn't depend on the contents of the
- * memory: each is measured alone first. */
+/* |gradients added up over `steps` micro-steps - fp64 sum of their gradients| / |fp64 sum|. Each micro-step's gradient is first measured
+ * alone; it doesn't depend on the sum so far. */
 static double sum_error(const char *family, bool lora, bool fp32_grads, int steps)
 {
     CompileOptions options = bf16_options();
@@ -108,7 +108,7 @@ static void fp32_sums_keep_what_bf16_sums_lose(void)
         }
 }
 
-/* Ten steps must be near the fixture's fp64 steps; *norm: the last norm. */
+/* Makes ten steps, whose losses must be near the fixture's fp64 losses; *norm: gradient norm of the last step. */
 static void check_steps(Family *f, const char *losses_name, double *norm)
 {
     float *losses = fixture_floats(f, losses_name, NULL);
@@ -223,7 +223,7 @@ static void add_distances(Distances *sum, Arena *arena, const StFile *file, cons
     }
 }
 
-/* Both round the same values to bf16, each by at most 2^-8, but sum them in different orders. */
+/* We and PEFT round the same values to bf16, by at most 2^-8, but add them in different orders. */
 static void expect_as_near(const char *family, const char *what, Distances d)
 {
     double most = 1.5;

@@ -1,6 +1,6 @@
 /* Waits of programs on several streams. Random programs go through `place` and `emit`: they must be right as they are, and wrong with any
- * single wait removed. Two independent judges decide: order_check, which compares bytes, and runs in random orders, which fill dead memory
- * with NaN and compare results with those of program order. */
+ * single wait removed. Two independent judges decide. order_check compares the bytes that launches touch. Runs in random orders fill dead
+ * memory with NaN and compare their results with the results in program order. */
 #include "passes/layout.h"
 #include "passes/pass.h"
 #include "run/order.h"
@@ -161,8 +161,8 @@ static void *address_of(Case *c, const Value *value)
     return launch->args.out[root->out_index].data;
 }
 
-/* left: for each activation, the number of launches that touch it and haven't run. Memory of an activation with none left is dead, unless
- * the result took it over. */
+/* left: for each activation, the number of launches that touch it and haven't run. If none is left, the activation's memory is dead, unless
+ * the launch's result reuses it. */
 static void bury(Case *c, int *left, int launch)
 {
     const Node *node = c->program->launches[launch].node;
@@ -205,8 +205,8 @@ static bool is_ready(const Launch *launch, const bool *done)
     return true;
 }
 
-/* The next launch: of a random stream among those whose next launch is ready. In every second order streams have ranks, and the first ready
- * one runs. random NULL: program order. */
+/* Returns the launch to run next: the next one of a random stream, if that launch is ready. In every second order `ranks` sorts the
+ * streams, and the first ready one runs. random NULL: program order. */
 static int choose(const Case *c, const bool *done, Random *random, const int *ranks)
 {
     int head[STREAM_COUNT], ready[STREAM_COUNT], num_ready = 0;
@@ -287,7 +287,7 @@ static bool is_implied(Case *c, int launch, int stream)
     return implied;
 }
 
-/* Whether the wait guards memory: explicit edges (`after`) need not. */
+/* Whether the wait guards memory; false: it comes from an explicit edge (`after`), which may guard none. */
 static bool guards_memory(Case *c, int launch, int stream)
 {
     const Node *node = c->program->launches[launch].node;

@@ -155,7 +155,7 @@ static double cosine(const float *a, const float *b, int64_t n)
 
 /* ---- scales ---- */
 
-/* Steps with a history of 8, one of which isn't applied; scales are compared with the formula on the recorded values. */
+/* Makes steps with a history of 8; one step isn't applied. Compares scales with the formula over the recorded values. */
 static void follow(const char *family, int64_t margin, bool most_recent)
 {
     enum { STEPS = 50, HISTORY = 8, BAD = 21 };
@@ -300,8 +300,8 @@ static int count_nodes(const Program *program, const OpDef *op)
     return count;
 }
 
-/* On a device with FP4 products, all products of the layers read codes. In fp32 they give the gradients of emulated products, in bf16
- * similar ones. Tested in full training, and with frozen weights that are kept as codes only. */
+/* On a device with FP4 products, all products of the layers read codes. Their gradients equal those of emulated products in fp32, and are
+ * similar in bf16. Tested in full training, and with frozen weights that are kept as codes only. */
 static void products_by_fp4_codes_have_the_gradients_of_emulated_ones(void)
 {
     for (int lora = 0; lora < 2; lora++) {
@@ -453,7 +453,7 @@ static void expect_codes_with_numbers(const Family *f, int expected)
     EXPECT_INT(made, expected);
 }
 
-/* Rows of whole blocks; packed weights divide into whole tiles. */
+/* In wide.json rows are whole blocks, and packed weights divide into whole tiles. */
 static void codes_made_with_their_numbers_change_no_bit_when_recomputed(void)
 {
     CompileOptions keep = make_tiles(true), again = keep;

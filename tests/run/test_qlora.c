@@ -13,7 +13,7 @@ typedef struct Case {
 
 static const char *const all_linear[] = {"all-linear"};
 
-/* Quantises and dequantises a weight beforehand. */
+/* Replaces a weight's values by its quantised and dequantised ones. */
 static void make_again(const WeightFormat *format, const TensorType *type, float *values)
 {
     TensorType      in[NODE_MAX_IN] = {*type}, types[NODE_MAX_IN] = {0};
@@ -127,7 +127,7 @@ static void check_kept(const Family *f, const WeightFormat *format)
             EXPECT((node->op == format->dequantise) == ((node->flags & NODE_AT_USE) != 0));
 }
 
-/* A product with int8 codes multiplies sums by the scales, whereas a dequantised weight contains them: both are rounded differently, and in
+/* A product with int8 codes multiplies sums by the scales, but a dequantised weight contains the scales. The two round differently, and in
  * bf16 the weight is rounded once more. Training dequantises the weight. */
 static bool is_near(const Case *c, const float *got, const float *want, int64_t count)
 {

@@ -96,7 +96,7 @@ static void set_element(const PlanEntry *entry, void *data, int64_t i)
     else if (entry->type.dtype == DT_I32)
         ((int32_t *)data)[i] = (int32_t)i;
     else if (entry->type.dtype == DT_U8)
-        ((uint8_t *)data)[i] = name[0] == 'm' ? 127 : 0; /* codes of zero */
+        ((uint8_t *)data)[i] = name[0] == 'm' ? 127 : 0; /* the code of the value 0 */
     else if (strcmp(name, "hyper") == 0)
         vec_set(data, DT_F32, i, hyper[i]);
     else if (strcmp(name, "one") == 0 || strcmp(name, "v.rows") == 0)
@@ -160,7 +160,7 @@ static void add_results(Run *r, const char *output, DType dtype, Means *m)
     free(data);
 }
 
-/* least: how far arithmetic, beside rounding, may shift a mean, as a share of the value. */
+/* least: how far arithmetic other than the rounding may shift a mean, relative to the value. */
 static void check_means(const char *name, const Means *m, double least)
 {
     double count = (double)RUNS * COPIES;

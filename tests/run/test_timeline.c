@@ -7,7 +7,7 @@
 
 enum { FAST = 1, SLOW = 4 };
 
-/* A launch of `add` over so many GB: with the rates below, as many seconds. */
+/* A launch of `add` that moves this many GB; at the rates below it takes as many seconds. */
 static Launch work(Graph *graph, int gigabytes, Stream stream)
 {
     TensorType type = type_make(DT_F32, 1, (int64_t)gigabytes * 1000000000 / 12);
@@ -80,7 +80,7 @@ static void measured_rates_are_of_one_gpu(void)
     EXPECT(!other.rates && other.link_in == 64e9);
 }
 
-/* A copy of so many GB into the other space. */
+/* A copy of this many GB from one space to the other. */
 static Launch copy(Graph *graph, int gigabytes, Space from, Space to)
 {
     TensorType type = type_make(DT_U8, 1, (int64_t)gigabytes * 1000000000);
@@ -146,7 +146,7 @@ static void collectives_take_the_links_between_gpus(void)
     arena_deinit(&arena);
 }
 
-/* From a table on the host, a launch reads as many bytes over the link as its cost says. */
+/* A launch that reads a table on the host moves over the link only the bytes of its cost, not the whole table. */
 static void a_few_rows_take_the_link_for_as_much(void)
 {
     Arena       arena = {0};

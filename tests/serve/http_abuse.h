@@ -1,8 +1,9 @@
-/* Abuse as on a public address: malformed requests, slow and vanishing clients, bodies of a gigabyte, too many connections, and floods of
- * short requests. Other clients must be served meanwhile, and memory and file descriptors are released afterwards.
+/* Abuse as a public address receives it: malformed requests, slow and vanishing clients, bodies of a gigabyte, too many connections, and
+ * floods of short requests. Other clients must be served meanwhile, and memory and file descriptors are released afterwards.
  *
- * The server is one of this process, without a model. TEST_ABUSE_PORT names another one on this machine, TEST_ABUSE_PID its process,
- * TEST_ABUSE_LIMIT its limit of connections, and TEST_ABUSE_BODY is the JSON of a completion that takes long; its times should be short. */
+ * The server runs in this process, without a model. TEST_ABUSE_PORT instead names the port of another server on this machine,
+ * TEST_ABUSE_PID its process, TEST_ABUSE_LIMIT its limit of connections. TEST_ABUSE_BODY is the JSON of a completion that takes long. Time
+ * limits of that server should be short. */
 #pragma once
 
 #include "http_fixture.h"
@@ -24,7 +25,7 @@ typedef struct Abused {
     char     slow_request[4096];
 } Abused;
 
-/* seconds: limit of a request's time. */
+/* seconds: time limit of a request of the server in this process. */
 static Abused abused_start(double seconds)
 {
     const char   *port = getenv("TEST_ABUSE_PORT"), *pid = getenv("TEST_ABUSE_PID"), *limit = getenv("TEST_ABUSE_LIMIT");
@@ -75,7 +76,7 @@ static int abused_files(const Abused *self)
     return count;
 }
 
-/* KiB reported by a line of /proc/PID/status; -1: unknown, or not the server's (a sanitizer keeps freed memory). */
+/* KiB reported by a line of /proc/PID/status; -1: unknown, or of no use, because a sanitizer keeps freed memory. */
 static long abused_memory(const Abused *self, const char *name)
 {
     char path[64], line[256];

@@ -75,7 +75,7 @@ static void messages_become_what_templates_take(void)
     api_request_deinit(&q);
 }
 
-/* As a chat's prompt; also one longer than the context. */
+/* The tokens route gives the same ids as a chat's prompt, also for a prompt longer than the context. */
 static void messages_are_tokenized_as_a_chat_lays_them_out(void)
 {
     static const char fields[] = "\"chat_template_kwargs\": {\"letter\": \"z\"}, \"tools\": [{\"type\": \"function\", \"function\": "
@@ -100,7 +100,7 @@ static void messages_are_tokenized_as_a_chat_lays_them_out(void)
     api_request_deinit(&tokens);
 }
 
-/* Memory kept of a body until its answer ends. */
+/* Only a small part of a body stays in memory until its answer ends. */
 static void a_large_body_is_let_go(void)
 {
     enum { ITEMS = 100000 };
@@ -155,7 +155,7 @@ static void roles_that_no_template_prints_are_refused(void)
         {IF_ROLES("['system', 'user']"), MESSAGE("system", "a") ", " MESSAGE("user", "c") ", " MESSAGE("wizard", "a"),
          "messages[2].role: "},
         {IF_ROLES("['user']"), MESSAGE("system", "") ", " MESSAGE("user", "c"), "uc"},
-        /* These are printed all the same: content used where a system message is missing, and a role without its content. */
+        /* Templates that are accepted: one prints other content if there is no system message, one prints roles without contents. */
         {"{{ messages[0].content if messages[0].role == 'system' else 'a' }}{{ messages[-1].content }}",
          MESSAGE("system", "a") ", " MESSAGE("user", "c"), "ac"},
         {"{% for m in messages %}{{ m.role }}{% endfor %}", MESSAGE("wizard", "a") ", " MESSAGE("user", "c"), "wizarduser"},

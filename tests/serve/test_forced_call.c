@@ -29,7 +29,7 @@ static Status find(Arena *arena, Str source, const char *const *names, int num_n
 
 static const char *const both[] = {"look", "look_up"};
 
-/* The part of the form in the prompt, then '|' and the beginning of the model's text; or the reason for a refusal. */
+/* The part of the call that the prompt holds, then '|' and the beginning of the model's text; or the reason for a refusal. */
 static const char *form(Arena *arena, Str source, int num_names)
 {
     ForcedCall forced;
