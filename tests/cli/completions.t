@@ -38,7 +38,7 @@ offered "--program" surogate explain --p
 offered "lora_alpha lora_alpha_pattern" surogate help keys lora lora_al
 offered "lora_rank= lora_rank_pattern=" surogate sft run.yaml lora_ra
 offered "lora_rank= lora_rank_pattern=" surogate sft lora_ra
-offered "" surogate sft r # a file may begin so
+offered "" surogate sft r # may be the beginning of a file's name
 offered "" surogate sft ""
 offered "true false" surogate sft run.yaml lora =
 offered "tensorboard" surogate sft run.yaml report_to = t # an item of a list of words

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 families=tests/fixtures/families
 
-# export_as NAME ARGS...: to $dir/NAME.gguf.
+# export_as NAME ARGS...: exports to $dir/NAME.gguf.
 export_as() {
     local name=$1
     shift
@@ -35,7 +35,7 @@ while read -r hash family; do
     export_as "$family" "$folder" --type f32
     check "$family: the bytes of the committed hash" [ "$(sha256sum < "$dir/$family.gguf" | cut -d' ' -f1)" = "$hash" ]
 done < tests/fixtures/gguf_families.txt
-# --- and back
+# --- imported, and exported again to the same bytes
 while read -r hash family; do
     run import "$dir/$family.gguf" "$dir/back/$family" --dtype fp32
     check "import $family: $(cat "$dir/err")" [ "$status" = 0 ]

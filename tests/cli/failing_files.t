@@ -83,7 +83,7 @@ undisturbed() {
 undisturbed pt "$dir/run.yaml" output_dir="$dir/output"
 undisturbed eval "$dir/model" --text "$dir/data/train.txt" --json
 
-# Out of memory is exit status 3: for the tokens of 4 pages of a decoder's cache (and of page 0), and for the losses of a text.
+# Exit status 3 if host memory runs out: for the token ids of a decoder's 5 cache pages (4 and page 0), and for a text's losses.
 FAIL_BYTES=$((5 * 32 * 4)) LD_PRELOAD=$dir/fail_io.so refused "no memory for pages" 3 "out of host memory (640 bytes" -- \
     chat "$dir/model" --context 128 < /dev/null
 ids=$("$SUROGATE" encode "$dir/model" --text "$dir/data/train.txt" | wc -w)

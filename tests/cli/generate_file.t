@@ -259,7 +259,7 @@ check "without a tokenizer: $(tail -1 "$dir/err")" [ "$status" = 0 -a "$(grep -c
 run generate "$dir/bare" --prompts "$dir/ids.jsonl" --max-tokens 3 --ignore-eos --out "$dir/bare.out"
 check "it is complete" grep -qF "is complete already" "$dir/err"
 
-# --- two sets of rotary factors: the longest text decides for all, which is told
+# --- two sets of rotary factors: the longest text decides for all, and the output says so
 printf '%s\n' '{"ids": [4, 5], "max_tokens": 2}' '{"ids": [4, 5], "max_tokens": 20}' > "$dir/factors.jsonl"
 for lines in 1 2; do
     head -$lines "$dir/factors.jsonl" > "$dir/factors$lines.jsonl"

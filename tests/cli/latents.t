@@ -4,7 +4,7 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 model=tests/fixtures/architectures/deepseek_v3
 
-# told FLAGS: the lines about decoding.
+# told FLAGS: the lines of `inspect` about decoding.
 told() { "$SUROGATE" inspect $model --context 64 "$@" | grep -E '^(decoding|latent) '; }
 
 told > "$dir/here"

@@ -20,7 +20,7 @@ plugins() { # FILE...: the plugins that exist
     rm -f "$dir"/bin/*.so
     for file; do echo "int nothing;" | "$CC" -shared -fPIC -x c -o "$dir/bin/$file" -; done
 }
-opens() { # NAME FILE
+opens() { # NAME FILE: the program opens plugin FILE
     "$dir/bin/surogate" doctor --gpu 0 > "$dir/out" 2> "$dir/err"
     if grep -qF "/bin/$2 lacks surogate_cuda_create" "$dir/err"; then pass; else fail "$1: $(cat "$dir/err")"; fi
 }

@@ -55,7 +55,7 @@ done
 url=http://127.0.0.1:$(cat port)
 
 runs() { home/.surogate/bin/surogate version > version 2>&1; }
-installs() { # NAME ARGS...
+installs() { # NAME ARGS...: the install succeeds and the program runs
     local name=$1
     shift
     if sh release/install.sh "$@" > out 2> err; then pass; else fail "$name: $(cat out err)"; fi

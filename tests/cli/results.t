@@ -62,7 +62,7 @@ check "explain: what a layer is made of" grep -qE '^layer [0-9]+: [0-9]+ launche
 check "explain: each launch once" [ "$(grep -cE '^ *[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ ' "$dir/out")" = "$(sed -n 's/^micro_first: \([0-9]*\) launches.*/\1/p' "$dir/out")" ]
 run new --arch qwen3-0.6b "$dir/large"
 printf '%s\n' "model: $dir/large" 'model_dtype: bf16' > "$dir/large.yaml"
-# chunks_for GPU: number of chunks in which weights are gathered among four of them.
+# chunks_for GPU: in how many chunks four such GPUs gather the weights.
 chunks_for() {
     run explain "$dir/large.yaml" gpus=4 --gpu "$1"
     sed -nE 's/^bucket 0: 1136.[0-9]+ MiB of bf16 cross in ([0-9]+) chunks of at most 296.75 MiB$/\1/p' "$dir/out"

@@ -40,7 +40,7 @@ serve() {
 # ended: waits up to two minutes for the server to end, then kills it; sets $status.
 ended() {
     status=1
-    [ -n "$pid" ] || return # without it `wait` would wait for all jobs
+    [ -n "$pid" ] || return # without a pid, `wait` would wait for all jobs
     status=0
     timeout 120 tail --pid=$pid -f /dev/null || kill -9 $pid
     wait $pid || status=$?

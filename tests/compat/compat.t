@@ -44,7 +44,7 @@ collect "$root" now
 for list in "$made"/*.txt; do
     list=$(basename "$list")
     [ "$list" = text.txt ] && continue
-    [ "$list" = python.txt ] && [ ! -e "$build/libsurogate.so" ] && continue # this was said above
+    [ "$list" = python.txt ] && [ ! -e "$build/libsurogate.so" ] && continue # the missing library was reported above
     check "$list: not there any more: $(comm -23 "$made/$list" "now/$list" | head -5 | tr '\n' ';')" \
         [ -z "$(comm -23 "$made/$list" "now/$list")" ]
 done

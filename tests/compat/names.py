@@ -28,7 +28,7 @@ def keys() -> Iterator[str]:
 
 def others() -> Iterator[str]:
     """Other names and values of each key: `surogate help keys KEY...`."""
-    for part in re.split(r"^(?=\S)", sys.stdin.read(), flags=re.M)[1:]:  # a key, then what is said of it in lines with a margin
+    for part in re.split(r"^(?=\S)", sys.stdin.read(), flags=re.M)[1:]:  # a key, then its help in indented lines
         key, text = part.split()[0], " ".join(part.split())
         values = re.search(r" Values: (.*?)\.(?= Other names: | Another tool's |$)", text)
         if values and not re.match("at least |above |[-0-9]", values[1]):  # words, not limits

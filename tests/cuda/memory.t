@@ -4,7 +4,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i "${1:-0}"; }
-# said NAME PLAN BESIDE SEEN: plan and reported other memory, against the memory seen, in GiB.
+# said NAME PLAN BESIDE SEEN: the plan plus the other memory that the program reports must be the memory seen. In GiB.
 said() {
     check "$1: plan $2 + context and libraries ${3:-not said}, seen $4" \
         awk "BEGIN { d = $4 - $2 - ${3:-1000}; if (d < 0) d = -d; exit !(d <= 0.125 || d <= 0.01 * $4) }"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Two GPUs, by copies and by NCCL: the numbers of one GPU in fp32. A failure on one of them ends or skips the step on both, within the
-# limits, and leaves a whole checkpoint. Ranks may be processes, also started by mpirun.
+# Two GPUs that exchange data by copies or by NCCL give the numbers of one GPU in fp32. A failure on one GPU ends or skips the step on both,
+# within the limits, and leaves a whole checkpoint. Ranks may be processes, also started by mpirun.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 gpus=$(nvidia-smi -L 2> /dev/null | wc -l)

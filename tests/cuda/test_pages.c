@@ -166,7 +166,7 @@ static Status upload_inputs(const Problem *p, const Run *run, const TensorView *
     return OK;
 }
 
-/* A launch over memory of its own; in has its types. */
+/* Allocates memory for the types in `in` and `out`, runs the launch on it, and copies out[0] to o. */
 static Status run_launch(const Problem *p, const Run *run, Launch *launch, TensorView *in, TensorView *out, char *o)
 {
     const DeviceApi *api = p->device->api;
@@ -189,7 +189,7 @@ static Status run_launch(const Problem *p, const Run *run, Launch *launch, Tenso
     return status;
 }
 
-/* The kernel with that index. */
+/* Binds kernel number p->index. */
 static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
 {
     return p->device->api->variant(p->device, node, p->index, out);
@@ -234,7 +234,7 @@ static Status run_rows(const Problem *p, const Run *run, char *o)
     return status;
 }
 
-/* Row 0 runs all of its tokens at once, then some in each of these runs; the other rows go along at positions of their own. */
+/* Row 0's tokens, first run all at once, must have the same bits in each of these runs. Other rows run along at other positions. */
 static const Run runs[] = {
     {1, 1, {0}},           {1, 1, {63}},          {1, 1, {64}},       {1, 1, {329}},        {1, 2, {127}},
     {1, 40, {17}},         {1, 64, {64}},         {1, 65, {63}},      {1, 200, {130}},      {2, 1, {0, 250}},
@@ -339,7 +339,7 @@ static void run_op(Device *device, OpCase *c, const OpDef *op, const void *attrs
 
 enum { TABLE_LEN = 400, TURNED_ROWS = 3 };
 
-/* Rows at 0, 70 and 329, with norms or without. */
+/* Checks attention_turned for rows at positions 0, 70 and 329, with norms or without. */
 static void check_turned(Device *device, const AttentionAttrs *a, DType dtype, DType cached, bool norms)
 {
     int64_t     rows = TURNED_ROWS, d = a->head_dim, width = (a->num_heads + 2 * a->num_kv_heads) * d;

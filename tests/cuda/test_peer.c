@@ -369,8 +369,8 @@ static void expect_all_well(Team *team)
 
 enum { BYTES = 1000, TURNS = 300 };
 
-/* Memory of a rank: the part it sends; the gathered parts of all ranks; `large`, of which other ranks read parts; the parts it reads; kept:
- * results of every turn. */
+/* Memory of a rank. own: the part it sends; all: the gathered parts; large: other ranks read parts of it; parts: what it reads of all
+ * ranks' `large`; kept: `all` and `parts` of every turn. */
 typedef struct Memory {
     unsigned char own[BYTES], all[MOST * BYTES], large[MOST * BYTES], parts[MOST * BYTES], *kept;
 } Memory;
@@ -416,8 +416,8 @@ static Status queue_turn(Member *m, Memory *memory, int turn, bool replays)
     return OK;
 }
 
-/* Queues turns anew and replays others, in a mixed order that is the same on all ranks. If a rank is to fail, all turns are replayed,
- * slowly, so that other ranks queue theirs meanwhile. */
+/* Queues some turns anew and replays others, in an order that is the same on all ranks. If a rank is to fail, all turns are replayed,
+ * slowly, so that the other ranks queue their turns meanwhile. */
 static Status queue_turns(Member *m, Memory *memory)
 {
     m->cuda.stream->keeps = true;

@@ -63,7 +63,7 @@ class Block(Module):
 
 @block
 class Turned(Module):
-    """Weights of the first turn, and of the later ones."""
+    """Multiplies by one weight in the first turn, by another in later turns."""
 
     early = Param(Tensor["1", "1", "C"], init="ones")
     late = Param(Tensor["1", "1", "C"], init="ones")

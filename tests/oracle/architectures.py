@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Do the models of examples/dsl compute what transformers does? Each one tiny and random: log-probabilities, gradients, AdamW steps, greedy
-generation, the trained model loaded by AutoModelForCausalLM; of an adapter the losses of PEFT's, its gradients, and what PEFT loads. Needs
-torch, transformers, peft and the built library.
+"""Do the models of examples/dsl compute what transformers does? Makes each one tiny and random. Compares log-probabilities, gradients,
+AdamW steps, greedy generation, and the trained model as AutoModelForCausalLM loads it; for an adapter, PEFT's losses and gradients, and the
+adapter as PEFT loads it. Needs torch, transformers, peft and the built library.
 
   SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/architectures.py [NAME...]
   python3 tests/oracle/architectures.py --write [NAME...]    writes tests/fixtures/architectures, which tests/python/architectures.t reads
@@ -160,7 +160,7 @@ def make_model(name, folder):
 
 def load(folder):
     """Loads a folder. Missing, unexpected and misshapen tensors are errors here, where transformers only warns."""
-    kernel = "sdpa" if getattr(hf.AutoConfig.from_pretrained(folder), "alibi", False) else "eager"  # the latter adds Falcon's biases twice
+    kernel = "sdpa" if getattr(hf.AutoConfig.from_pretrained(folder), "alibi", False) else "eager"  # eager adds Falcon's biases twice
     auto = AutoModelForMaskedLM if hf.AutoConfig.from_pretrained(folder).model_type in MASKED else AutoModelForCausalLM
     model, info = auto.from_pretrained(folder, dtype=torch.float32, attn_implementation=kernel, output_loading_info=True)
     problems = {k: v for k, v in info.items() if k.endswith("_keys") and v}

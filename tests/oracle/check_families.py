@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Does what Surogate saves of every family mean the same to transformers and PEFT? Trains each fixture some steps, all weights and LoRA,
-saves it, loads it with AutoModelForCausalLM (missing and unexpected tensors are errors) or PEFT, and compares log-probabilities with
-those of the trainer. Needs what make_families.py does, and the built library.
+"""Does what Surogate saves of every family mean the same to transformers and PEFT? Trains each fixture for some steps, once all weights and
+once LoRA, saves it, loads it with AutoModelForCausalLM (missing and unexpected tensors are errors) or PEFT, and compares log-probabilities
+with those of the trainer. Needs what make_families.py does, and the built library.
 
   SUROGATE_LIBRARY=build/libsurogate.so python3 tests/oracle/check_families.py [FAMILY...]
 """

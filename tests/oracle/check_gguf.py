@@ -240,7 +240,7 @@ def ours(folder, ids, wanted, adapter=None):
 
 
 def answered(reader, ids):
-    """The ids with one more id, and the expected answers after them; a token that is part of a character gives none."""
+    """Returns the ids plus one more id, and llama.cpp's best tokens after them: the first added id that isn't part of a character."""
     return next((ids + [last], told) for last in range(3, 100) if (told := reader.best(ids + [last])))
 
 

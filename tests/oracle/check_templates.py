@@ -56,7 +56,7 @@ FORMATS = {
     "vicuna": ("", "{} ", "USER: {} ASSISTANT:", " {}</s>", VICUNA),
     "alpaca": ("", "{}\n\n", "### Instruction:\n{}\n\n### Response:\n", "{}</s>\n\n", ALPACA),
 }
-TALKS = 300  # that the original renders
+TALKS = 300  # number of compared talks, all of which the original renders
 HAVE_TOOLS = ["qwen2_5", "qwen3", "qwen3_nothink"]
 # These originals drop a system message unless the last message is a question, or add a long one if there is none.
 WITHOUT_SYSTEM = ["mistral_v1", "mistral_v2v3", "mistral_v3_tekken"]
@@ -115,7 +115,7 @@ def formatted(name, variables):
 
 
 def compare(folder, name, originals, cases):
-    """originals: None in it is the format of FORMATS."""
+    """originals: names of templates in `folder`; None stands for the format in FORMATS."""
     path = OURS / f"{name}.jinja"
     for original in originals:
         if original and not (folder / f"{original}.jinja").exists():

@@ -1,7 +1,7 @@
 """Writes tests/cli/port_cadence.tsv: the steps at which transformers' Trainer evaluates and saves, for each way to set them.
 
-A run has 40 steps, 10 an epoch: by max_steps, or by num_train_epochs. A row: the keys, as YAML in one line; the steps with an evaluation
-before the last step; those with a checkpoint before it, or "best".
+A run has 40 steps, 10 an epoch, set by max_steps or by num_train_epochs. A row has the keys, as YAML in one line; the steps before the last
+one that evaluate; the steps before the last one that save a checkpoint, or "best".
 Usage: python tests/oracle/make_cadence.py > tests/cli/port_cadence.tsv
 """
 import itertools

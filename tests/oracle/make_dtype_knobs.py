@@ -24,7 +24,7 @@ torch.set_default_dtype(torch.float64)
 
 
 def tokens():
-    """Row r, column c, as in the test."""
+    """Token ids, computed from row and column as in the test."""
     return torch.tensor([[(r * 31 + c * 7 + c * c % 11) % VOCAB for c in range(COLS + 1)] for r in range(ROWS)])
 
 
@@ -33,7 +33,7 @@ def to(x, dtype):
 
 
 class Act(torch.autograd.Function):
-    """The result of an op: rounded to one dtype, its gradient to another."""
+    """Rounds an op's result to one dtype, and the gradient of the result to another."""
 
     @staticmethod
     def forward(ctx, x, dtype, gradient):

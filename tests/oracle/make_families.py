@@ -28,7 +28,7 @@ PACKED = [[7, 1, 9, 7], [3, 16, 5]]
 ADAMW = dict(lr=1e-3, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1, clip=1.0)
 COMMON = dict(vocab_size=61, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, dtype="float32")
 FAMILIES = {
-    "llama": dict(   # Llama 2: as many key/value heads as heads, untied
+    "llama": dict(   # Llama 2: as many key/value heads as query heads, untied
         config=LlamaConfig(**COMMON, hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2,
                            num_key_value_heads=2, rms_norm_eps=1e-5, tie_word_embeddings=False,
                            rope_parameters=dict(rope_type="default", rope_theta=1e4)),
@@ -64,13 +64,13 @@ FAMILIES = {
                              num_key_value_heads=2, head_dim=6, rms_norm_eps=1e-5, tie_word_embeddings=False, sliding_window=5,
                              rope_parameters=dict(rope_type="default", rope_theta=1e4)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "gemma2": dict(  # norms on both sides, around 1; GELU gate; capped scores and logits; a window in every second layer
+    "gemma2": dict(  # norms before and after, times 1 + weight; GELU gate; capped scores and logits; a window in every second layer
         config=Gemma2Config(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=18, num_hidden_layers=3,
                             num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
                             sliding_window=5, attn_logit_softcapping=2.0, final_logit_softcapping=3.0,
                             rope_parameters=dict(rope_type="default", rope_theta=1e4)),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "gemma3": dict(  # a norm of each head, two rotary tables, the far one stretched; a window in two layers of three
+    "gemma3": dict(  # a norm of each head, a window in two layers of three; the others have a stretched rotary table
         config=Gemma3TextConfig(**{**COMMON, "pad_token_id": 0}, hidden_size=16, intermediate_size=22, num_hidden_layers=3,
                                 num_attention_heads=2, num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-6, query_pre_attn_scalar=12,
                                 sliding_window=5, sliding_window_pattern=2, rope_parameters=dict(
@@ -99,7 +99,7 @@ FAMILIES = {
                           rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=1.0,
                                                short_factor=[1.0, 1.1, 1.25, 1.7], long_factor=[1.05, 1.9, 6.5, 41.0])),
         lora=dict(target_modules="all-linear", use_rslora=False)),
-    "phi3_short": dict(  # rows are shorter than that, and three quarters of each head are rotated
+    "phi3_short": dict(  # rows are shorter than the original length, and three quarters of each head are rotated
         config=Phi3Config(**{**COMMON, "pad_token_id": 0}, hidden_size=32, intermediate_size=18, num_hidden_layers=2, num_attention_heads=4,
                           num_key_value_heads=1, rms_norm_eps=1e-5, tie_word_embeddings=False, original_max_position_embeddings=64,
                           rope_parameters=dict(rope_type="longrope", rope_theta=1e4, partial_rotary_factor=0.75,
@@ -134,8 +134,8 @@ def random_weights(model, rng):
 
 
 def make_batch(rng, vocab, lengths, masked):
-    """lengths: documents of each row. The last token of a document predicts nothing unless the row is one document,
-    which then has a token more than T. masked: share of the other labels that are ignored."""
+    """lengths: for each row, the lengths of its documents. A document's last token predicts nothing, unless the document is the whole row:
+    then it has T + 1 tokens. masked: share of the other labels that are ignored."""
     ids = torch.randint(3, vocab, (len(lengths), T + 1), generator=rng)
     labels = ids[:, 1:].clone()
     ids = ids[:, :T].contiguous()

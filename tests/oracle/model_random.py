@@ -242,8 +242,8 @@ def torch_run(parts, weights, ids, labels, table=OPS, **given):
 
 
 def difference(loss, found, expected, gradients):
-    """The largest difference of loss and gradients, each relative to its norm; gradients that are 0 up to rounding relative to the largest
-    norm.
+    """The largest difference of loss and gradients, and its name. A gradient's difference is relative to its norm or, if that is smaller, to
+    1e-3 of the largest norm.
     """
     most = max((float(w.grad.norm()) for w in expected.values() if w.grad is not None), default=1.0)
     worst = [(abs(found - float(loss.detach())), "loss")]

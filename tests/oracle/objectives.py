@@ -109,7 +109,7 @@ def trained(objective, seq, settings, folder):
 
 
 def trained_mtp(settings, folder):
-    """The same for the model of examples/dsl/mtp.py, with rows of several documents; and its two loss terms."""
+    """As `trained`, for the model of examples/dsl/mtp.py and rows of several documents; also returns its two loss terms."""
     seq, ir = 24, written("examples/dsl/mtp.py", "LlamaMTP", folder)
     Path(folder, "own").mkdir()
     Path(folder, "own/config.json").write_text(json.dumps(MTP))

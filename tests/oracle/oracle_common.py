@@ -117,7 +117,7 @@ def exact_rotary(module, theirs, reach):
 
 
 def exact(model, reach=0):
-    """Makes a freshly loaded model compute in fp64, for rows of `reach` tokens, in place. Checks the frequencies against its own."""
+    """Changes a freshly loaded model to compute in fp64, for rows of `reach` tokens. Checks the frequencies against the model's own."""
     theirs = {n: b.double() for n, b in model.named_buffers()}
     model.double()
     if implementation(model.config) == "eager":

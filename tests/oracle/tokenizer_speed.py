@@ -3,9 +3,9 @@
 
   tokenizer_speed.py --driver build/bench/bench_tokenizer [--rounds 3]
 
-Needs the PyPI package tokenizers. Both encode the same parts (whole lines, 4 KB and more); the best of several rounds
-counts, and the two take turns so that other work on the machine disturbs both. Bars: one thread at least 8 times the
-peer's one thread; two threads at least 1.9 times our one.
+Needs the PyPI package tokenizers. Both encode the same parts (whole lines, 4 KB and more); the best of several rounds counts, and the two
+take turns so that other work on the machine disturbs both. Bars: our one thread at least 8 times the peer's one thread; our two threads at
+least 1.9 times our one thread.
 """
 import argparse
 import glob

@@ -3,7 +3,7 @@
 
   tokenizer_train.py --driver build/bench/bench_tokenizer [--vocab 8000] [--big]
 
-Needs the PyPI package tokenizers. --big also trains on 20 MB and prints the seconds (bar 60 on 2 cores).
+Needs the PyPI package tokenizers. --big also trains on 20 MB and prints the seconds (at most 60 on 2 cores).
 """
 import argparse
 import glob

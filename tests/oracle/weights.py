@@ -131,7 +131,7 @@ def reference():
 
 
 def errors(told, folder, **settings):
-    """Differences of Surogate's numbers from the recorded ones. If `settings` accumulate, a micro-batch has a part of a batch's rows."""
+    """Differences of Surogate's numbers from the recorded ones. With accumulation, micro-batches share a batch's rows."""
     from surogate import Trainer
 
     ids = batches()

@@ -1,4 +1,4 @@
-"""Models of examples/dsl against results of transformers, which tests/oracle/architectures.py wrote; one line of counts."""
+"""Models of examples/dsl against results of transformers, which tests/oracle/architectures.py wrote. Prints counts."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Weights whose first use, in a repeat without turns or a branch that isn't taken, doesn't run, and which are used again; one line of counts."""
+"""Weights that are used twice, but whose first use doesn't run: it is in a repeat without turns or in an untaken branch. Prints counts."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Random models against results of PyTorch, both written by tests/oracle/graph_random.py; one line of counts."""
+"""Random models against results of PyTorch, both written by tests/oracle/graph_random.py. Prints counts."""
 
 import json
 import sys

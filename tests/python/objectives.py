@@ -1,4 +1,4 @@
-"""The example objectives against results of PyTorch, which tests/oracle/objectives.py wrote; one line of counts."""
+"""The example objectives against results of PyTorch, which tests/oracle/objectives.py wrote. Prints counts."""
 
 import json
 import sys

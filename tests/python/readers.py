@@ -1,4 +1,4 @@
-"""Adapters of linear layers whose weights other ops read (tests/dsl/readers.py): which layers have some, what is refused; one line of counts."""
+"""Adapters of linear layers whose weights other ops read (tests/dsl/readers.py): which get an adapter, what is refused. Prints counts."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def open_trainer(model, **settings):
 
 
 def all_linear(model, **more):
-    """Layers whose weights only they read: in training, in the export, and in training continued from the export."""
+    """Whether all-linear adapts exactly LAYERS, in training, in the export, and in training continued from the export."""
     ids = np.random.default_rng(4).integers(0, V, (1, T + 1), dtype=np.int32)
     with open_trainer(model, **more) as trainer:
         names = {n.removeprefix("base_model.model.").rsplit(".lora_", 1)[0] for n in trainer.parameters()}

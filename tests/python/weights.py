@@ -1,5 +1,5 @@
 """Weights that any op reads, and blocks applied several times (tests/dsl/weights.py), against results of
-PyTorch, which tests/oracle/weights.py wrote, in several ways to train; one line of counts."""
+PyTorch, which tests/oracle/weights.py wrote, in several ways to train. Prints counts."""
 
 import json
 import sys

@@ -23,13 +23,13 @@ eval_steps: 4
 eval_max_batches: 4
 model_dtype: bf16
 END
-go() { # NAME KEY=VALUE...
+go() { # NAME KEY=VALUE...: trains into $dir/NAME
     run pt "$dir/run.yaml" output_dir="$dir/$1" "${@:2}"
 }
 checkpoints() { (cd "$dir/$1" && ls -d checkpoint-* | sort -V | tr '\n' ' '); }
 last_step() { grep '"log":"step"' "$dir/$1/metrics.jsonl" | tail -1 | sed -E 's/.*"step":([0-9]+).*/\1/'; }
-# judged FILE PATIENCE: prints "BEST END MARKED" computed from the log's losses: the step of the lowest loss; the step of the last
-# evaluation that the patience allows (0: none); the steps that were the best when they were evaluated.
+# judged FILE PATIENCE: prints "BEST END MARKED", computed from the log's losses. BEST: the step of the lowest loss until END. END: the
+# evaluation at which the patience runs out (0: none). MARKED: the steps that were the best when they were evaluated.
 judged() {
     sed -nE 's/.*"log":"eval".*"step":([0-9]+).*"loss":([0-9.]+).*/\1 \2/p' "$1" | awk -v patience="$2" '
         !n++ || $2 < low { low = $2; best = $1; since = 0; marked = marked "," $1; next }
@@ -87,7 +87,7 @@ for patience in 1 2 3; do
     go early early_stopping_patience=$patience load_best_model_at_end=true
     check "patience $patience: exit $status: $(tail -1 "$dir/err")" [ "$status" = 0 ]
     check "patience $patience: it ends at step $(last_step early), expected $end" [ "$(last_step early)" = "$([ "$end" = 0 ] && echo 60 || echo "$end")" ]
-    [ "$end" = 0 ] || [ "$end" = 60 ] && continue # no evaluation comes after it
+    [ "$end" = 0 ] || [ "$end" = 60 ] && continue # the run ends there anyway
     check "patience $patience: it says so: $(grep patience "$dir/err")" grep -qF \
         "$patience evaluations in a row weren't better; the best is that of step $at; the run ends at step $end of 60" "$dir/err"
     check "patience $patience: the best of those" cmp "$dir/early/model.safetensors" "$dir/early/checkpoint-$at/model.safetensors"

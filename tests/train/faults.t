@@ -1,6 +1,6 @@
 #!/bin/bash
-# Injected errors: a disk call fails (EIO, ENOSPC) or a write is cut in half, at a random place of a run and again at one of the next start,
-# on a disk of 1.1 times the space that the run asks for. Then the same command ends well, with the bytes of an undisturbed run.
+# Injected errors: a disk call fails (EIO, ENOSPC) or a write is cut in half, at a random call of a run, and again in the
+# next start, on a disk of 1.1 times the space that the run asks for. Then the same command ends well, with the bytes of an undisturbed run.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 trials=${TRIALS:-20}

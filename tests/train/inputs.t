@@ -82,7 +82,7 @@ cat > "$dir/several.json" << 'END'
  {"op": "loss_sum", "in": ["weighted", "hyper"], "out": "loss"},
  {"output": "loss", "is": "loss"}, {"output": "losses", "is": "losses"}]}
 END
-several() { # NAME ROWS...
+several() { # NAME ROWS...: a run on these rows ends well
     local name=$1
     shift
     printf '%s\n' "$@" > "$dir/several.jsonl"
@@ -92,7 +92,7 @@ several() { # NAME ROWS...
 several "nulls in the first row" '{"ids": [1, 2], "w": [null, null]}' '{"ids": [1, 2], "w": [null, [1, 2]]}' '{"ids": [3, 4], "w": [[1, 2], null]}'
 
 # Masks become labels.
-masks() { # NAME FIELDS
+masks() { # NAME FIELDS: a run on a row with these fields ends well
     printf '%s\n' "{\"ids\": [1, 2, 3], $2}" '{"input_ids": [4, 5], "ids": [4, 5]}' > "$dir/masks.jsonl"
     run sft "$dir/run.yaml" output_dir="$dir/masks-$1" objective= "datasets=[{path: $dir/masks.jsonl}]" validation_split_ratio=0
     check "$1: exit $status, $(tail -1 "$dir/err")" [ "$status" = 0 ]
@@ -103,7 +103,7 @@ masks trl '"completion_mask": [0, 1, 1], "assistant_masks": [1, 0, 1]'
 for kind in mask trl; do check "a mask: $kind" cmp <(losses "$dir/masks-labels") <(losses "$dir/masks-$kind"); done
 
 # Cells of .csv and .tsv files hold ids, labels and numbers as JSON text.
-cells() { # SEPARATOR
+cells() { # SEPARATOR: prints a table
     local s=$1 q='"'
     [ "$s" = , ] || q=''
     printf '%s\n' "input_ids${s}labels${s}w${s}prompt_tokens" "${q}[1, 2, 3]${q}${s}${q}[1, -100, 3]${q}${s}${q}[1, null, 2]${q}${s}1" \

@@ -13,7 +13,7 @@ go() {
     run sft "$dir/run.yaml" output_dir="$dir/$name" "$@"
     check "$name: sft: $(tail -3 "$dir/err")" [ "$status" = 0 ]
 }
-# ids FOLDER TEXT
+# ids FOLDER TEXT: the text's ids
 ids() { printf %s "$2" | "$SUROGATE" encode "$1" --text - 2> "$dir/err"; }
 rows() { sed -n 's/^ *"vocab_size": *\([0-9]*\).*/\1/p' "$1/config.json"; }
 

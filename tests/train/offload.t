@@ -14,7 +14,7 @@ train() {
     run pt "$dir/run.yaml" output_dir="$out" max_steps="$steps" "$@"
     check "$out to step $steps with $*: $(tail -1 "$dir/err")" [ "$status" = 0 ]
 }
-# same A B FILE...
+# same A B FILE...: both runs have the same bytes in each FILE.
 same() {
     local a=$1 b=$2 file
     shift 2

@@ -19,7 +19,7 @@ mv "$dir/some.txt" "$dir/text.txt"
 out=$dir/output # run.yaml isn't inside it
 kinds=("save_total_limit=0" "lora=true lora_rank=2 lora_dropout=0.1" "zero_level=3 save_total_limit=1")
 
-# launch RANK PRELOAD ARGS...
+# launch RANK PRELOAD ARGS...: starts a rank, with the library PRELOAD in it.
 launch() {
     local rank=$1 preload=$2
     shift 2

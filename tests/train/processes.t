@@ -1,6 +1,6 @@
 #!/bin/bash
-# Ranks that are processes give the run of one rank. A signal to any of them makes all save. One that dies, stops or differs ends all, and
-# each says why.
+# Ranks that are processes give the run of one rank. A signal to any rank makes all ranks save. A rank that dies, stops or differs ends all
+# ranks, and each says why.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 export SUROGATE_SECRET="a secret of these tests"
