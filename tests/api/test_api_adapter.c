@@ -1,5 +1,5 @@
-/* Training continued from an adapter, with adapter settings of every kind, and adapters initialised from a part of the base. Losses, norms
- * and tensors are compared with PEFT in double precision (tests/oracle/make_adapters.py). */
+/* Training that continues from an adapter with settings of every kind, and adapters initialised from a part of the base. Compares losses,
+ * norms and tensors with PEFT in double precision (tests/oracle/make_adapters.py). */
 #include "surogate.h"
 
 #include "files/safetensors.h"

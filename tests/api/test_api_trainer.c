@@ -562,8 +562,8 @@ static double norm_of(const int32_t *segments, int64_t rows, int64_t cols, int m
     return step.norm;
 }
 
-/* However the caller numbers documents: from 0 in each row, from 0 in each micro-batch, or the same number twice in a row. Unique numbers
- * are used as they are. */
+/* Each document of a step has its own dropout masks, however the caller numbers documents: from 0 in each row, from 0 in each micro-batch,
+ * or with the same number twice in a row. Unique numbers are used as they are. */
 static void each_document_of_a_step_has_masks_of_its_own(void)
 {
     static const int32_t zeros[32], two[16] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};

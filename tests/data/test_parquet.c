@@ -380,7 +380,8 @@ static void of_equal_keys_in_a_map_the_last_counts(void)
     strbuf_deinit(&row);
 }
 
-/* Structs of a column share one type: a field that a row lacks is null there, at any depth. Nulls of columns, lists and maps stay. */
+/* Structs of a column share one type, so a field that a row lacks is null in the file. Such fields are left out, at any depth; nulls of
+ * columns, lists and maps stay. */
 static void structs_lack_what_is_null(void)
 {
     static const char *const want[] = {

@@ -26,7 +26,7 @@ typedef struct HubServer {
     int       hub_port, cdn_port;
     pthread_t thread;
     char      large[HUB_LARGE_BYTES];
-    /* faults to make; a number counts how many times */
+    /* faults to make; an int without another meaning says how many times */
     int         cut;           /* the large file's connection is closed halfway */
     int         no_range;      /* ranges are ignored */
     int         corrupt;       /* one byte of the large file differs */

@@ -16,7 +16,7 @@ at_most() {
     got=$(cat "$dir/$1") base=$(cat "$dir/$3")
     check "$1: $got instructions, $(awk "BEGIN { printf \"%.2f\", $got / $base }") of $3" [ $((100 * got)) -le $(($2 * base)) ]
 }
-# model LAYERS: makes a folder with so many layers, and a run file beside it.
+# model LAYERS: makes a model folder with LAYERS layers, and a run file beside it.
 model() {
     make_tiny max_position_embeddings=1024 num_hidden_layers="$1"
     mv "$dir/model" "$dir/model$1"

@@ -70,7 +70,7 @@ static void expect_answer(int num_layers, const char *lines, const char *text, i
 #define ON_DEVICE \
     "offload_residual: false\noffload_optimizer: false\noffload_master: false\noffload_weights: false\noffload_quants: false\n"
 
-/* Settings that keep weights, gradients and moments, which alone are too large, aren't planned. */
+/* Weights, gradients and moments alone are too large: settings that keep all three aren't planned. */
 static void a_large_model_is_answered_with_little_planning(void)
 {
     expect_answer(80, "", "recompute_block=true lora=true qlora=nf4", 10);

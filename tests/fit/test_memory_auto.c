@@ -38,8 +38,8 @@ static int64_t state_bytes(const Plan *plan)
     return bytes[REGION_WEIGHTS] + bytes[REGION_GRADS] + bytes[REGION_OPTIMIZER];
 }
 
-/* Each of four ranks has a quarter of weights, gradients, master copies and moments. A rank holds whole, for a while, weights and gradients
- * of at most two layers, and of the embedding or the head. */
+/* Each of four ranks has a quarter of weights, gradients, master copies and moments. For a while, a rank also holds the whole weights and
+ * gradients of at most two layers, and of the embedding or the head. */
 static void a_rank_has_its_share_of_the_state(void)
 {
     static const char qwen3_8b[] =

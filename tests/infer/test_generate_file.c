@@ -115,7 +115,7 @@ static void a_file_without_rows_or_a_template_is_refused(void)
     EXPECT_FAILS(read_prompts(&infer, "{}\n", true, &file), ERR_INVALID, "p.jsonl has no row that is fine; the first says: p.jsonl:1: ");
     prompt_file_deinit(&file);
     EXPECT_FAILS(read_prompts(&infer, "{\"prompt\": \"a\"}\n{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n", true, &file),
-                 ERR_NOT_FOUND, "/nowhere has no chat template"); /* the fault isn't the row's */
+                 ERR_NOT_FOUND, "/nowhere has no chat template"); /* an error of the model, not of the row */
     prompt_file_deinit(&file);
     close_letters(&infer);
 }

@@ -13,7 +13,7 @@ typedef struct Text {
     int32_t   prompt[CONTEXT], ids[CONTEXT + 1];
     float     logprobs[CONTEXT + 1], drawn[CONTEXT + 1];
     size_t    prompt_len;
-    int64_t   count, stop_after; /* stop_after: the caller ends the text after so many tokens; 0: never */
+    int64_t   count, stop_after; /* stop_after: tokens after which the caller ends the text; 0: never */
     bool      has_ended;
     DecodeEnd end;
 } Text;

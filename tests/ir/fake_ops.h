@@ -45,7 +45,7 @@ static Status flat_infer(Node *node)
     return OK;
 }
 
-/* source -> f32[len]; add: a + b; split: x, [y] -> x', x'', (1); flat: a view; sum: x, [acc] -> acc + x in acc's
+/* source -> f32[len]; add: a + b; split: x, [y], z -> two of x's type and f32[1]; flat: a 1-D view; sum: x, [acc] -> acc + x in acc's
  * memory. */
 static const OpDef op_source = {
     .name = "source", .num_out = 1, .attrs_size = sizeof(SourceAttrs), .attrs = source_attrs, .infer = source_infer};

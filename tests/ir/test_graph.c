@@ -236,7 +236,7 @@ static void members_are_listed_as_they_lie(void)
     value_place_in(c, base, 8);
     value_place_in(a, base, 0);
     EXPECT(base->first_member == a && a->next_member == b && b->next_member == c && base->last_member == c && !c->next_member);
-    value_place_in(c, other, 0); /* the last, one in the middle, the only one */
+    value_place_in(c, other, 0); /* removes base's last member, then b, then the only one */
     EXPECT(base->last_member == b && other->first_member == c && other->last_member == c);
     value_place_in(b, other, 4);
     value_place_in(a, other, 8);

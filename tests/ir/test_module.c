@@ -290,7 +290,7 @@ static void every_family_refuses_what_it_does_not_compute(void)
     arena_deinit(&arena);
 }
 
-/* A config.json as on the hub, with other members first. */
+/* Reads the dims of a config.json from the hub. more: members that are put before its own. */
 static Status hub_dims(const char *architecture, const char *more, IrDims *out)
 {
     static const struct {

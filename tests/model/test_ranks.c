@@ -22,7 +22,7 @@ typedef struct Case {
     OptimizerKind optimizer;
     DType         dtype, master;
     bool          fp32_grads;
-    bool          other_operands; /* products in fp32 in a bf16 model, in bf16 in an fp32 model */
+    bool          other_operands; /* products of a bf16 model are in fp32, of an fp32 model in bf16 */
     uint32_t      recompute;
     bool          fp8, fp4;
     const char   *qlora;
@@ -31,7 +31,7 @@ typedef struct Case {
     const char   *architecture; /* NULL: LlamaForCausalLM */
 } Case;
 
-/* Result of one case with so many ranks. */
+/* Result of one case with one number of ranks. */
 typedef struct Result {
     double  loss[STEPS], norm[STEPS];
     float  *weights; /* trained weights, parameters in the order of names */

@@ -27,7 +27,7 @@ static float drawn(int i)
     return ldexpf((float)((uint32_t)i * 2654435761u >> 8) / 8388608.0f - 1, i % 7 - 3);
 }
 
-/* No element of a tile that isn't finite comes back as a number; the other tiles do. */
+/* If one element of a tile isn't finite, no element of that tile comes back finite. The other tiles do. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};

@@ -31,7 +31,7 @@ static OpCase dequantise(const OpCase *q)
     return run_one(&op_int8_dequantise, NULL, types, (const void *const[NODE_MAX_IN]){q->out[0].data, q->out[1].data});
 }
 
-/* No element of a row that isn't finite comes back as a number, nor does a product with that row; the other rows do. */
+/* If one element of a row isn't finite, neither that row's elements nor products with it are finite. The other rows are. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};

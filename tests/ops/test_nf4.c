@@ -96,7 +96,7 @@ static void weights_are_those_of_bitsandbytes(void)
     each_case(check_dequantise);
 }
 
-/* Rows of one matrix that were quantised separately dequantise as they do separately, even if blocks aren't whole. */
+/* Members of a matrix that were quantised separately give the values that they give alone, even if their last block is short. */
 static void members_are_weights_of_their_own(void)
 {
     enum { K = 50, ROWS = 70 };
@@ -135,7 +135,7 @@ static void members_are_weights_of_their_own(void)
     for (int i = 0; i < 4; i++) free(parts[i]);
 }
 
-/* No element of a tensor that isn't finite comes back as a number. */
+/* If one element of a tensor isn't finite, no element of it comes back finite. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};

@@ -377,7 +377,7 @@ static void products_by_codes_are_those_of_the_numbers(void)
 
 /* ---- bad input ---- */
 
-/* No element of a tensor that isn't finite comes back as a number. */
+/* If one element of a tensor isn't finite, no element of it comes back finite. */
 static void what_is_not_finite_stays_visible(void)
 {
     static const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};

@@ -73,8 +73,8 @@ static void run_rows(OpCase *c, int kernel)
 
 /* ---- chi-square ---- */
 
-/* Probability that a chi-square with so many degrees of freedom is at least x: the upper incomplete gamma function (Abramowitz and Stegun,
- * 6.5.29 and 6.5.31). */
+/* Probability that a chi-square with `degrees` degrees of freedom is at least x: the upper incomplete gamma function (Abramowitz and
+ * Stegun, 6.5.29 and 6.5.31). */
 static double chi_square_tail(double x, double degrees)
 {
     double a = degrees / 2, z = x / 2, front = exp(a * log(z) - z - lgamma(a));

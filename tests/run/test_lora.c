@@ -57,7 +57,7 @@ static float run(Family *f, const char *family, const Case *c, bool fused)
     CompileOptions options = compile_defaults();
     int            rows = c->accumulate ? 1 : FAMILY_B;
     compile_add_training(&options, rows, FAMILY_T);
-    compile_add(&options, &entry_eval, 1, FAMILY_T); /* shares the layout */
+    compile_add(&options, &entry_eval, 1, FAMILY_T); /* shares the memory layout */
     options.recompute = c->recompute;
     options.train_base = false;
     if (!fused) options.no_fuse = 1u << FUSE_LORA;

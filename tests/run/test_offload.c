@@ -219,7 +219,7 @@ static void every_option_leaves_the_bits(void)
         CompileOptions options = options_of(&cases[i]);
         Trained        plain, moved;
         train(&plain, &cases[i], &options);
-        EXPECT_INT(plan_host_bytes(plain.plan) < 1024, true); /* only the steps' results */
+        EXPECT_INT(plan_host_bytes(plain.plan) < 1024, true); /* only the results of steps are there */
         for (int k = 0; k < OFFLOAD_COUNT + 2; k++) {
             const char *what = arena_printf(&plain.arena, "%s, offload %s", cases[i].name, k < OFFLOAD_COUNT ? offload_name(k) : "all");
             options.offload = k < OFFLOAD_COUNT ? 1u << k : ALL;

@@ -307,7 +307,7 @@ static void half_closed_clients(void)
     shutdown(client.fd, SHUT_WR);
     EXPECT(client_was_closed(&client));
     client_close(&client);
-    client = client_open(server->port); /* its answer would take long: the client counts as gone */
+    client = client_open(server->port); /* the answer isn't ready: the client counts as gone */
     client_puts(&client, ECHO("1", "a") GET("/keep"));
     shutdown(client.fd, SHUT_WR);
     expect_next(&client, 200, "a");

@@ -41,7 +41,7 @@ static void the_smallest_bound_counts(void)
     plan.facts.memory_bytes = config.memory_limit = config.gpu_memory = 0;
     EXPECT_INT(setup_memory_limit(&config, &plan, &key), 0);
     plan.facts = (DeviceFacts){.memory_bytes = 80, .is_host = true};
-    config.gpus = 4; /* ranks share it */
+    config.gpus = 4; /* four ranks share the host's memory */
     EXPECT_INT(setup_memory_limit(&config, &plan, &key), 20);
 }
 

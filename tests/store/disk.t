@@ -11,7 +11,7 @@ fi
 trap 'umount "$dir/disk"; rm -rf "$dir"' EXIT
 out=$dir/disk/out
 go() { run pt "$dir/run.yaml" output_dir="$out" "${settings[@]}"; }
-# disk TENTHS: mounts an empty disk of so many tenths of the space that the run asks for.
+# disk TENTHS: mounts an empty disk of TENTHS tenths of the space that the run asks for.
 disk() {
     rm -rf "$out"
     mount -o remount,size=64K "$dir/disk"

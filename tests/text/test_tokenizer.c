@@ -342,7 +342,6 @@ static void added_tokens_follow_their_flags(void)
     tokenizer_destroy(tokenizer);
 }
 
-/* Characters as symbols: unknown tokens, byte fallback, word affixes. */
 /* A byte-level tokenizer.json: the characters of the bytes have the first ids, in order; then come the words of the case. */
 static Str beside_tokenizer(const JsonValue *one)
 {
@@ -402,6 +401,7 @@ static void tokens_beside_the_file_are_added_as_in_transformers(void)
     }
 }
 
+/* Models whose symbols are characters: unknown tokens, byte fallback, word affixes. */
 static void unknown_characters_follow_the_model(void)
 {
     static const struct {

@@ -11,7 +11,7 @@ cp tools/check-style "$dir/tools"
 cp .clang-format "$dir"
 git -C "$dir" init -q
 
-# body LINES TEXT: makes a.c with one function that contains TEXT and so many more lines.
+# body LINES TEXT: makes a.c with one function, which contains TEXT and LINES more lines.
 body() {
     { printf 'static int f(int x)\n{\n%b' "$2"; yes '    x++;' | head -n "$1"; printf '    return x;\n}\n'; } > "$dir/a.c"
     git -C "$dir" add a.c

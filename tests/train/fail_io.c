@@ -3,7 +3,7 @@
  * call. FAIL_CALLS names the functions that are counted and fail, such as "stat opendir"; unset: all functions below.
  * Other values of FAIL_AS concern the FAIL_AT-th call of logf, which training makes in each step. nan: it returns NaN; hang: it never
  * returns; slow: from then on one in 256 calls of its thread takes 30 ms.
- * FAIL_BYTES: each malloc and calloc of so many bytes fails.
+ * FAIL_BYTES: each malloc and calloc of exactly this number of bytes fails.
  * At the end, the numbers of both kinds of calls are written to the file FAIL_COUNT. */
 #include <dirent.h>
 #include <dlfcn.h>

@@ -99,7 +99,7 @@ done
 # --- 8-bit moments of packed weights whose parts begin within a block, on any number of ranks, resumed with another number
 "$SUROGATE" new --arch llama-tiny --random --tokenizer "$dir/tokenizer" "$dir/odd" hidden_size=60 intermediate_size=92 vocab_size=300 \
     head_dim=10 num_attention_heads=6 num_key_value_heads=2 num_hidden_layers=3 2> /dev/null
-odd() { # RANKS OUT STEPS ARGS...: trains $dir/odd-OUT up to STEPS on so many ranks
+odd() { # RANKS OUT STEPS ARGS...: trains $dir/odd-OUT up to step STEPS
     local ranks=$1 out=$dir/odd-$2 steps=$3
     shift 3
     run pt "$dir/run.yaml" model="$dir/odd" output_dir="$out" gpus="$ranks" per_device_train_batch_size=$((12 / ranks)) max_steps="$steps" \

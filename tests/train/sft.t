@@ -14,8 +14,8 @@ learning_rate: 5e-3
 model_dtype: fp32
 save_steps: 50
 END
-# field NAME FILE: the values of a number in a log's steps.
 rows() { sed -nE 's/^pa(ck|dd)ing *([0-9]+ sequences of [0-9]+).*/\2/p' "$1"; } # from the output of inspect
+# field NAME FILE: the values of a number in a log's steps.
 field() { grep '"log":"step"' "$2" | sed -E "s/.*\"$1\":([-0-9.e+]+).*/\1/"; }
 near() { awk -v a="$1" -v b="$2" -v bar="$3" 'BEGIN { d = a - b; exit !((d < 0 ? -d : d) <= bar * (b < 0 ? -b : b) && a != "") }'; }
 

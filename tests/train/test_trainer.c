@@ -63,7 +63,7 @@ void *aligned_alloc(size_t alignment, size_t size)
 
 /* ---- a process that ends at a certain rename, a file system that can't exchange, a folder that appears ---- */
 
-static atomic_int  renames_left; /* renames of whole checkpoints until this process is killed, right before one; 0: it isn't killed */
+static atomic_int  renames_left; /* this process is killed right before this many more renames of checkpoints; 0: never */
 static atomic_bool no_exchange;
 static const char *appearing, *appears_as; /* a folder that another program moves into place right before mkdir creates it */
 
