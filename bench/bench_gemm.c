@@ -155,7 +155,7 @@ static void compare(GemmRun *run, double *out_ours, double *out_best, const Peer
     *out_ours = *out_best = 1e9;
     for (int turn = 0; turn < TURNS; turn++)
         for (int i = -1; i < num_peers; i++) {
-            if (run->pool) usleep(REST_US); /* until the threads of the library before have stopped spinning */
+            if (run->pool) usleep(REST_US); /* waits until the previous library's threads stop spinning */
             run->peer = i < 0 ? NULL : &peers[i];
             if (run->peer) run->peer->set_threads(pool_num_workers(run->pool));
             double taken = fastest_seconds(i < 0 ? run_gemm : run_peer, run, run->pool, 1e-3 * TURN_MS, 1);

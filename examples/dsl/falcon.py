@@ -1,5 +1,5 @@
-"""Falcon: attention and MLP side by side; one projection of, for each key/value head, its queries, its key and its value. With `alibi` it has
-ALiBi in place of rotary positions; transformers rounds those biases to bf16, which changes them from some hundred tokens on."""
+"""Falcon: attention and MLP side by side; one projection, which has the queries, the key and the value of each key/value head. With `alibi`
+it has ALiBi in place of rotary positions; transformers rounds those biases to bf16, which changes them from some hundred tokens on."""
 
 from typing import Any
 

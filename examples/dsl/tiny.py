@@ -1,4 +1,4 @@
-"""A small language model: no attention, an MLP a layer."""
+"""A small language model: no attention, one MLP per layer."""
 
 from typing import Any
 

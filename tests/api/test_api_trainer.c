@@ -342,7 +342,7 @@ static void ranks_tell_what_one_tells(void)
     EXPECT_CONTAINS(sg_message(), "no micro-batch");
     EXPECT_INT(sg_trainer_load(trainer, "/nowhere"), SG_CHECKPOINT);
     EXPECT_CONTAINS(sg_message(), "no folder /nowhere");
-    tell(trainer, &told); /* the refused calls above don't disturb it */
+    tell(trainer, &told); /* the refused calls above don't disturb the trainer */
     sg_trainer_close(trainer);
     EXPECT_INT(told.step.trained, want.step.trained);
     EXPECT_INT(told.step.tokens, want.step.tokens);

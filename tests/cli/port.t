@@ -3,7 +3,7 @@
 # beside it (.err). Translated files can be planned and trained. UPDATE=1 writes these texts.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
-export HF_HOME=$dir/cache # models with new tokens are made there
+export HF_HOME=$dir/cache # models with new tokens are made in this folder
 make_tiny max_position_embeddings=128
 export HF_HUB_OFFLINE=1
 cases=tests/cli/port

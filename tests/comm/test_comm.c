@@ -312,7 +312,7 @@ static void a_failure_at_any_moment_ends_all_and_is_named(void)
     }
 }
 
-/* Several ranks fail: every rank names the same one, the first, whichever that is. */
+/* Several ranks fail: all ranks name the same one, whichever failed first. */
 static Status many_fail(Member *member)
 {
     char why[32];

@@ -195,7 +195,7 @@ static Status bind_kernel(const Problem *p, const Node *node, BoundKernel *out)
     return p->device->api->variant(p->device, node, p->index, out);
 }
 
-/* o (rows, len, out_width). ERR_UNSUPPORTED: there are fewer kernels. */
+/* Runs the op; o (rows, len, out_width). ERR_UNSUPPORTED: the device has no kernel p->index. */
 static Status run_rows(const Problem *p, const Run *run, char *o)
 {
     const AttentionAttrs *a = p->attrs;
@@ -285,7 +285,7 @@ static void check_codes(const Problem *p, const char *whole, char *o)
     problem_free(&numbers);
 }
 
-/* False: there is no such kernel. */
+/* Checks kernel p->index. Returns false if the device has no such kernel. */
 static bool check_kernel(Problem *p)
 {
     const Run all = {1, LEN, {0}};

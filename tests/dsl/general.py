@@ -1,4 +1,4 @@
-"""A model whose loss is written with general ops: every one of them, spread over rows and columns in each way."""
+"""A model whose loss is written with general ops: each of them is used, with operands broadcast over rows and columns."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Layers of two kinds by their index, biases by the config, a base that is extended, weights as methods."""
+"""Layers of two kinds, chosen by index; biases if the config says so; a model that extends a base; a weight as a method."""
 
 from surogate.dsl import (
     Array,

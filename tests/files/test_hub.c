@@ -161,7 +161,7 @@ static void what_is_there_is_not_asked_for_again(void)
     EXPECT_OK(pull(&s, two_files));
     s.server.num_log = 0;
     EXPECT_OK(pull(&s, two_files));
-    EXPECT_INT(s.server.num_log, 1); /* only the listing: main may have moved */
+    EXPECT_INT(s.server.num_log, 1); /* only the listing is asked for: main may have moved */
     unlink(in_dir(&s, "model.safetensors", buf));
     EXPECT_OK(pull(&s, two_files)); /* the blob exists */
     EXPECT_INT(count_log(&s, "GET /org/tiny/resolve"), 0);

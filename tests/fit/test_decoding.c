@@ -1,4 +1,4 @@
-/* How many texts are decoded at once: as many as fit by the plans for that many rows. */
+/* How many texts are decoded at once: the largest number of rows whose plan fits. */
 #include "fit/decoding.h"
 #include "setup/setup.h"
 

@@ -294,7 +294,7 @@ static void a_long_prompt_keeps_nobody_waiting(void)
     EXPECT_OK(decoder_submit(decoder, &large, NULL));
     run_all(decoder);
     close_decoder(&infer, decoder);
-    open_decoder(&infer, "families/qwen3", &options, &decoder); /* opened anew: no pages of the decoding alone are left */
+    open_decoder(&infer, "families/qwen3", &options, &decoder); /* opened anew: the cache has no pages of the run above */
     request.max_tokens = 30;
     EXPECT_OK(decoder_submit(decoder, &request, NULL));
     while (text.count < 2) EXPECT_OK(decoder_step(decoder));

@@ -267,7 +267,7 @@ static void a_file_grows_over_several_starts(void)
     expect_text("made/out.jsonl", "one\ntwo\n");
     EXPECT(!is_there(path_of("made/out.jsonl.part")));
     EXPECT_OK(open_with("{\"n\": 1}", &file));
-    EXPECT_INT(file.fd, -1); /* complete */
+    EXPECT_INT(file.fd, -1); /* the output file is complete */
     resumable_file_close(&file);
     end_folder();
 }

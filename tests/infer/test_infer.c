@@ -111,7 +111,7 @@ static void a_session_serves_what_needs_no_more(void)
         EXPECT_OK(infer_start_decoding(&infer, &others[i]));
         EXPECT(infer.decoding.rows == others[i].rows);
     }
-    EXPECT_OK(start_cache(&infer, 64, 64)); /* other programs */
+    EXPECT_OK(start_cache(&infer, 64, 64)); /* a session with other programs */
     EXPECT_INT(infer.decoding.rows, 0);
     infer_close(&infer);
 }

@@ -236,7 +236,7 @@ static void members_are_listed_as_they_lie(void)
     value_place_in(c, base, 8);
     value_place_in(a, base, 0);
     EXPECT(base->first_member == a && a->next_member == b && b->next_member == c && base->last_member == c && !c->next_member);
-    value_place_in(c, other, 0); /* removes base's last member, then b, then the only one */
+    value_place_in(c, other, 0); /* removes base's last member, then two members from its end */
     EXPECT(base->last_member == b && other->first_member == c && other->last_member == c);
     value_place_in(b, other, 4);
     value_place_in(a, other, 8);
@@ -351,7 +351,7 @@ static void reads_of_old_versions_are_refused(void)
     s = sample();
     apply(s.graph, &op_add, "fine", s.newer->out[0], s.x);
     EXPECT_OK(graph_verify(s.graph));
-    s = sample(); /* reads the old version through a view, whichever was made first */
+    s = sample(); /* a read of the old version, by a view or of a viewed value, after the overwrite */
     Value *view = apply(s.graph, &op_flat, "view", s.x, NULL)->out[0];
     apply(s.graph, &op_sum, "over", s.a->out[0], view);
     apply(s.graph, &op_add, "late", s.x, s.a->out[0]);

@@ -550,7 +550,7 @@ static void roles_name_symbols(void)
     EXPECT_FAILS(ir_module_role(module, &dims, IR_ROLE_POSITIONS, &symbol), ERR_INVALID,
                  "m.json: roles: positions is l, which is no symbol of one number");
     EXPECT_OK(ir_module_role(module, &dims, IR_ROLE_TIED, &symbol));
-    EXPECT_STR(symbol->key, "d"); /* config.json has none of its names: the first one */
+    EXPECT_STR(symbol->key, "d"); /* config.json has none of the symbol's names: key is the first one */
     EXPECT(ir_module_is_unread(module, "h.0.freq") && ir_module_is_unread(module, "mask"));
     EXPECT(!ir_module_is_unread(module, "freq") && !ir_module_is_unread(module, "mask.0") && !ir_module_is_unread(module, ""));
     arena_deinit(&arena);

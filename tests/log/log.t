@@ -63,7 +63,7 @@ check "and stands in the log" cmp <(sed -nE 5p "$out/metrics.jsonl" | without_ti
 check "after the lines before it" cmp <(head -4 "$dir/whole/metrics.jsonl") <(head -4 "$out/metrics.jsonl")
 check "one line a step after it" [ "$(wc -l < "$out/metrics.jsonl")" = 13 ]
 check "up to the last step" cmp <(tail -8 "$dir/whole/metrics.jsonl" | without_times /dev/stdin) <(tail -8 "$out/metrics.jsonl" | without_times /dev/stdin)
-# killed before the next checkpoint, with a log that is longer or shorter than the checkpoint says; there is never a second gap
+# killed before the next checkpoint, with a log that has more or fewer lines than the checkpoint says: the log never gets a second gap
 for lines in 5 9 12; do
     rm -r "$out/checkpoint-24"
     sed -i 's/"finished": true/"finished": false/' "$out/run.json"

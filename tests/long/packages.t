@@ -10,7 +10,7 @@ for tool in git dpkg-deb dpkg-shlibdeps python3; do
     }
 done
 export SOURCE_DATE_EPOCH=1700000000 CCACHE_NOHASHDIR=1
-files() { # NAME
+files() { # NAME: prints the names of the packages in $dir/NAME/dist
     local name
     for name in "$dir/$1"/dist/*; do
         case ${name##*/} in

@@ -32,7 +32,7 @@ static const struct {
 enum { NUM_KINDS = sizeof kinds / sizeof kinds[0] };
 
 typedef struct Kind {
-    Family      family; /* its weights and adapter stay unused */
+    Family      family; /* the family's own weights and adapter aren't used */
     PeftAdapter adapter;
     StFile     *expected;
     HfModel    *model;

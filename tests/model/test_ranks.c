@@ -35,7 +35,7 @@ typedef struct Case {
 typedef struct Result {
     double  loss[STEPS], norm[STEPS];
     float  *weights; /* trained weights, parameters in the order of names */
-    float  *begun;   /* trained weights before training */
+    float  *begun;   /* values of the trained weights before training */
     int64_t numel;
     int64_t lasting; /* bytes of a rank's weights, gradients and optimizer, without FP8 scales and their history */
 } Result;

@@ -211,7 +211,7 @@ static void put_qkv(OpCase *c, int first, const Exact *e, bool packed)
     put_heads((float *)c->in[first + 2].data, p->kv_heads * v_dim_of(p), 0, e->v, rows, p->kv_heads * v_dim_of(p));
 }
 
-/* sinks and bias, inputs first and first+1. */
+/* Sets the types of the inputs sinks and bias, if the problem has them. */
 static void score_types(const Problem *p, TensorType types[2])
 {
     if (p->sinks) types[0] = type_make(DT_F32, 1, p->heads);

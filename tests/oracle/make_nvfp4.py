@@ -82,7 +82,7 @@ def check_torchao(case, x, codes, scale, whole):
     theirs = per_tensor_amax_to_scale(x.abs().max())
     assert theirs == whole[0], case
     s, c = nvfp4_quantize(x, per_tensor_scale=theirs)
-    same = scale >= 0x08  # 2^-6
+    same = scale >= 0x08  # the code of 2^-6
     assert np.array_equal(s.view(torch.uint8).numpy().reshape(scale.shape)[same], scale[same]), case
     assert np.array_equal(c.numpy().reshape(scale.shape + (8,))[same], codes.reshape(scale.shape + (8,))[same]), case
     return int(same.sum())

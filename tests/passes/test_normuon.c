@@ -147,7 +147,7 @@ static void updates_follow_the_formula(void)
     st_close(file);
 }
 
-/* Even if gradients and results are NaN. */
+/* A step that isn't applied changes no bit, even if gradients and results are NaN. */
 static void a_step_that_is_not_finite_touches_nothing(void)
 {
     for (int bad = 0; bad < 2; bad++) {
@@ -210,7 +210,7 @@ static void check_matrix(Setup *packed, const NormuonOptions *options, int64_t b
     arena_deinit(&s.arena);
 }
 
-/* Whether each matrix is a run of rows, or rows of all matrices alternate. */
+/* Each matrix of a weight moves as if alone, whether its rows are adjacent or alternate with other matrices' rows. */
 static void each_matrix_of_a_weight_moves_as_if_alone(void)
 {
     static const struct {

@@ -198,7 +198,7 @@ def main():
             file = folder.name.split("+")[0] + ".py"
             source = next(path for way in WAYS if (path := Path(way, file)).exists())
             subprocess.run([sys.executable, "-m", "surogate.dsl", "build", str(source), "-o", ir], check=True)
-            kept = folder / "surogate_ir.json"  # for tests without Python
+            kept = folder / "surogate_ir.json"  # read by tests that don't run Python
             plain = [sys.executable, "-m", "surogate.dsl", "build", "--plain", str(source)]
             if kept.exists() and kept.read_bytes() != subprocess.run(plain, check=True, stdout=subprocess.PIPE).stdout:
                 print("FAIL", kept, "differs from what surogate.dsl build --plain makes of", source)

@@ -145,7 +145,7 @@ static const char rows_text[] = "graph \"rows\"\n"
                                 "output alone = x.5\n"
                                 "output chain = y\n";
 
-/* One row for all rows and one number a row, here the last row and column of the operands. */
+/* A chain over a row, the same for all rows (w), and a column, one number per row (n). */
 static void check_rows(int rows)
 {
     char     text[TEXT_BYTES];

@@ -62,7 +62,7 @@ for settings in "save_steps=40" "save_steps=0" "save_steps=40 save_total_limit=1
     go_on
     kill -9 $pid
     { wait $pid; } 2> /dev/null
-    # leftovers of kills at other moments: a checkpoint more than is kept, half a checkpoint, half a model
+    # leftovers of kills at other moments: one checkpoint more than are kept, half a checkpoint, half a model
     newest=$(ls -d "$out"/checkpoint-* | sort -V | tail -1)
     cp -r "$newest" "$out/checkpoint-0"
     cp -r "$newest" "$out/.checkpoint-390.partial" 2> /dev/null

@@ -527,7 +527,7 @@ static void add_bos_token_decides_over_the_post_processor(void)
     } rows[] = {
         {"{\"bos_token\":\"<s>\",\"add_bos_token\":true}", "300 97"},
         {"{\"bos_token\":{\"content\":\"<s>\"},\"add_bos_token\":false,\"eos_token\":\"ab\",\"add_eos_token\":true}", "97 256"},
-        {"{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "301 97"}, /* a token more */
+        {"{\"bos_token\":\"unknown\",\"add_bos_token\":true}", "301 97"}, /* "unknown" becomes a new token */
     };
     EXPECT_OK(file_make_dirs(dir));
     EXPECT_OK(file_write_atomic(arena_printf(&arena, "%s/tokenizer.json", dir), model, strlen(model)));

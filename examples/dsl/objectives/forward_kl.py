@@ -1,6 +1,6 @@
-"""Distillation: the divergence of a teacher's distribution from the model's, KL(teacher || model), of each trained token (Hinton et al. 2015).
+"""Distillation: for each trained token, the divergence KL(teacher || model) of the two distributions (Hinton et al. 2015).
 
-Run files name the teacher: teacher_model. It has the model's vocabulary."""
+The key teacher_model of a run file names the teacher, which must have the model's vocabulary."""
 
 from typing import Any
 
