@@ -191,7 +191,7 @@ static Status time_case(Case *c, double *out_seconds)
 
 /* ---- the link ---- */
 
-/* Seconds of `count` copies of `bytes` each: in, out, or both at once; neither: within the device. */
+/* Seconds of `count` copies of `bytes` each: into the device, out of it, or both at once; if neither, within the device. */
 static Status time_copies(const Bench *b, int64_t bytes, int count, bool in, bool out, double *out_seconds)
 {
     Case   c = {0};
@@ -336,7 +336,8 @@ static Status run_case(Bench *b, Case *c, const Chain *chain)
     return OK;
 }
 
-/* The chain without copies comes first for each number of tokens. At 3 W, products and weights take about the same on an H200. */
+/* The chain without copies comes first for each number of tokens. With 3 W tokens, products take about as long as copying weights on an
+ * H200. */
 static Status run_chains(Bench *b)
 {
     int64_t     w = b->width;

@@ -268,7 +268,7 @@ typedef struct AttentionShape {
 static const AttentionShape attentions[] = {
     {8, 512, 4, 2, 64, 0}, {4, 512, 6, 6, 48, 0}, {1, 512, 8, 2, 128, 0}, {1, 4096, 4, 2, 64, 0}, {1, 2048, 4, 2, 64, 256}};
 
-/* The FLOPs behind GFLOP/s count only pairs of a query and a key that it attends. */
+/* GFLOP/s count only pairs of a query and a key that the query attends. */
 static void bench_attention(const AttentionShape *s, ThreadPool *pools[2])
 {
     const AttentionAttrs attrs = {.num_heads = s->heads, .num_kv_heads = s->kv_heads, .head_dim = s->dim, .window = s->window};

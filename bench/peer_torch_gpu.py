@@ -59,7 +59,7 @@ class RMSNorm(nn.Module):
 
 
 class Adapted(nn.Module):
-    """One matrix for all projections that read the same input, each with its adapter."""
+    """One matrix for all projections that read the same input, and an adapter for each projection."""
 
     def __init__(self, columns, rows, rank):
         super().__init__()

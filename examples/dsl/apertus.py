@@ -1,4 +1,5 @@
-"""Apertus: Llama with a norm of each query and key head, and an MLP without a gate: its activation is xIELU, whose two numbers are trained."""
+"""Apertus: Llama with a norm of each query and key head, and an MLP without a gate: its activation is xIELU, whose two parameters are
+trained."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The files that `make install` puts in place are enough to build and run C programs: those of docs/c_api.md.
+# The files that `make install` puts in place are enough to build and run the C programs of docs/c_api.md.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 build=$(dirname "$SUROGATE")

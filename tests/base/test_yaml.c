@@ -92,7 +92,7 @@ static void empty_documents_are_empty_mappings(void)
     }
 }
 
-/* The text of a scalar of a mapping; NULL: it has no such key. */
+/* The text of the scalar at `key`; NULL: the mapping has no such key. */
 static const char *text_at(const YamlNode *mapping, const char *key)
 {
     for (size_t i = 0; i < mapping->count; i++)

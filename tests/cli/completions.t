@@ -19,7 +19,7 @@ touch run.yaml folder/lora.jsonl
 complete -p surogate > complete.txt
 check "bash has it" grep -q -F -e '-F _surogate surogate' complete.txt
 
-# offers WORDS...: completions of the function for a command line whose last word is completed, on one line
+# offers WORDS...: prints, on one line, what the completion function offers for the last of the words
 offers() {
     # shellcheck disable=SC2034
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))

@@ -137,7 +137,7 @@ run generate "$model" "${longer[@]}" --out "$dir/stopped.jsonl"
 check "it goes on: $(cat "$dir/err")" grep -qE 'stopped.jsonl.part: goes on after [1-9][0-9]* of [0-9]+ lines' "$dir/err"
 check "and ends as without" cmp "$dir/long.jsonl" "$dir/stopped.jsonl"
 
-# --- the file differs from what was written: lines from the difference on are made again
+# --- the file was changed: lines from the change on are made again
 head -c 3000 "$whole" | sed '3s/"sample":2/"sample":4/' > "$dir/odd.jsonl.part"
 cp "$whole.settings.json" "$dir/odd.jsonl.settings.json"
 run generate "$model" "${flags[@]}" --out "$dir/odd.jsonl"
@@ -228,7 +228,7 @@ refused "a file of someone else" 2 "foreign.jsonl is there already" "choose anot
 refused "no name" 2 "the name of the file to write is empty" -- generate "$model" "${flags[@]}" --out ""
 refused "a folder" 2 "is a folder; expected the name of a file" -- generate "$model" "${flags[@]}" --out "$dir"
 
-# --- rows that say how many tokens they get: the beginning of the same texts
+# --- rows with their own max_tokens get the beginnings of the same texts
 sed 's/^{/{"max_tokens": 3, /; 5s/: 3,/: 12,/' "$dir/prompts.jsonl" > "$dir/few.jsonl"
 run generate "$model" "${flags[@]}" --prompts "$dir/few.jsonl" --max-tokens 1 --out "$dir/few.out"
 check "$(tail -1 "$dir/err")" [ "$status" = 0 ]

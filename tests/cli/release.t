@@ -112,7 +112,7 @@ refuses "an unknown option" "unknown option" --root
 sh -c 'head -c $(($(wc -c < release/install.sh) / 2)) release/install.sh | sh' > out 2> err
 check "half of the script does nothing" test "$(find home -name '.partial*' | wc -l)" = 0
 
-# The next release, which fails in every way before it succeeds.
+# Installs of the next release, which fail in every way before one succeeds.
 old=$(readlink home/.surogate/current)
 mkdir next
 gzip -dc "release/$archive" > next/plain

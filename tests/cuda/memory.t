@@ -1,6 +1,6 @@
 #!/bin/bash
-# The GPU memory that NVML reports is the plan plus a fixed part for context and libraries, within 2 %, from 0.6B to 8B. What `bench`
-# reports for that part is right within 1 % or 128 MiB, on one GPU and on each of two.
+# The GPU memory that NVML reports is the plan plus a fixed part for context and libraries, within 2 %, from 0.6B to 8B. The fixed part that
+# `bench` reports is right within 1 % or 128 MiB, on one GPU and on each of two.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i "${1:-0}"; }

@@ -11,7 +11,7 @@ if [ -n "$python" ]; then
     if [ "$status" = 0 ]; then pass; else fail "columns: $(tail -n 20 "$dir/columns")"; fi
 fi
 
-# a run's log names it, also when the rows come from the cache
+# a run's log names an unread column, also when the rows come from the cache
 sed 's/^{/{"id": 5, "source": "here", /' "$dir/chats.jsonl" > "$dir/named.jsonl"
 cat > "$dir/run.yaml" << END
 model: $dir/model

@@ -1,4 +1,4 @@
-/* The format that `auto` detects for real and small datasets, and the samples that it makes of their rows. */
+/* The format that `auto` detects for real and small datasets, and the samples that are made of their rows. */
 #include "data/format.h"
 #include "data/record.h"
 #include "data_util.h"

@@ -356,7 +356,7 @@ static void contents_that_are_not_printed_are_counted(void)
         }
         kit_close(&kit);
     }
-    /* an answer that has its own words beside its calls */
+    /* an answer that has text besides its calls */
     Kit llama = kit_open(tiny_tokenizer(), "<|eot_id|>", chat_template(&arena, "meta-llama-Llama-3.2-3B-Instruct"), TRAIN_ON_ASSISTANT);
     EXPECT_OK(encode_json(&llama, ASKED "{\"role\": \"assistant\", \"content\": \"let me look\", \"tool_calls\": [{\"name\": \"look\", "
                                         "\"arguments\": {}}]}]}"));

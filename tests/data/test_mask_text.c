@@ -245,7 +245,7 @@ static Status encode_row(Kit *kit, const char *row_json)
     return mask_encode(&kit->encoder, &kit->arena, &sample);
 }
 
-/* Decodes tokens. SentencePiece decodes the mark within R1's end token to blanks; they are turned back. */
+/* Decodes tokens. SentencePiece decodes the mark within R1's end token to blanks; this function restores the mark. */
 static Str decoded(Kit *kit, size_t begin, size_t end)
 {
     static const char blank[] = "end of sentence", mark[] = "end\xE2\x96\x81of\xE2\x96\x81sentence";
@@ -392,9 +392,9 @@ static const char closes_late[] =
     "{%- elif m.role == 'assistant' -%}{%- set ns.called = m.tool_calls -%}<|im_start|>model\n{{ m.content }}" CALL "<|im_end|>"
     "{%- else -%}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{%- endif -%}" END
     "{%- if add_generation_prompt -%}<|im_start|>model\n<think>\n{%- endif -%}";
-/* There is no generation prompt. */
+/* A template without a generation prompt. */
 static const char never_prompts[] = FOR_EACH "<|im_start|>{{ m.role }}:{{ m.content }}" CALL "<|im_end|>" END;
-/* Lists its tools after the last message. */
+/* A template that lists the tools after the last message. */
 static const char lists_last[] =
     FOR_EACH "<|sep|>{{ m.role }}:{{ m.content }}" CALL "!" END
              "{%- if add_generation_prompt -%}<|sep|>assistant:{%- elif tools -%}<|sep|>{{ tools[0].function.description }}{%- endif -%}";

@@ -3,8 +3,8 @@
 #include "data/pack.h"
 #include "test.h"
 
-/* The same rule written plainly: samples from longest to shortest, each into the fullest row with room, among equals the one queued
- * first. */
+/* The same rule in plain code: samples, from longest to shortest, go into the fullest row with room; of equally full rows, into the one
+ * queued first. */
 static int64_t plain_best_fit(const int32_t *lengths, int64_t n, int32_t capacity)
 {
     int32_t *used = calloc((size_t)n, sizeof *used);

@@ -506,7 +506,7 @@ static void long_texts_become_one_document(void)
     kit_close(&kit);
 }
 
-/* Counts the rows that it is shown, and their BOS tokens. */
+/* Counts the rows that inspect shows, and their BOS tokens. */
 static bool count_bos(void *context, const InspectRow *row)
 {
     int64_t *seen = context; /* parts, BOS, the last row's number */

@@ -1,5 +1,5 @@
 """Links of all *.md files lead somewhere: files and headings are there, pages of docs/ are in the site's menu, and every file of the tree that
-names a page of docs/ names one that is there. Prints what isn't; the last line counts the links."""
+names a page of docs/ names one that is there. Prints what is missing; the last line counts the links."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def anchors(path: Path) -> set[str]:
-    """The #names of its headings that work both on the site and where the source is read."""
+    """The #names of a page's headings that work both on the site and where the source is read."""
     found: set[str] = set()
     fenced = False
     for line in path.read_text(encoding="utf-8").splitlines():

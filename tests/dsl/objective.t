@@ -70,7 +70,7 @@ run eval double --text text.txt --json
 check "the trained model is a plain one: $(tail -1 err)" [ "$status" = 0 ]
 check "it has no IR of its own" [ ! -e double/surogate_ir.json ]
 
-# --- further numbers that it reports
+# --- further numbers that the objective reports
 sed 's/"loss": g/"extra": g.scale(g.loss_sum(g.cross_entropy(logits, labels, name="c"), hyper, name="x"), by=2, name="twice"), &/' double.py > tells.py
 train tells objective=tells.py
 same tells double

@@ -146,7 +146,7 @@ static void latents_take_less_of_the_cache(void)
     dtype_of_models = cache_of_models = NULL;
 }
 
-/* If an adapter that rows may choose changes the weight that makes keys and values, the cache keeps them whole for all rows. */
+/* If an adapter that rows may choose changes the weight that makes keys and values, the cache keeps whole keys and values for all rows. */
 static void adapters_of_what_makes_keys_keep_them_whole(void)
 {
     NEED_DEVICE();

@@ -184,7 +184,7 @@ static bool is_projection(const char *name)
     return len > tail && (strcmp(name + len - tail, "proj.weight") == 0 || (strstr(name, ".c_") && strcmp(name + len - 7, ".weight") == 0));
 }
 
-/* Writes a copy of a family in fp16, or in fp32, whose projections are multiplied. */
+/* Writes a copy of a family in fp16 or fp32, with its projections multiplied by `scale`. */
 static void copy_make(Copy *c, const char *family, StDType dtype, float scale)
 {
     StFile *file;

@@ -266,7 +266,7 @@ static void decode_guided(const DecoderOptions *options, bool one_by_one, JsonTo
     infer_close(&infer);
 }
 
-/* Each row's text must be JSON, and whole if it ended by itself. */
+/* Each row's text must be a complete object if it ended at its stop id, otherwise the beginning of one. */
 static void expect_json(const Guided *guided, const Str *texts)
 {
     StrBuf text = {0};

@@ -30,7 +30,7 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
         run pt "$dir/run.yaml" output_dir="$out" dataset_cache_dir="$dir/full"
     check "a full one while tokenizing: exit $status, $(tail -1 "$dir/err")" [ "$status" = 3 -a \
         "$(grep -c "cannot .* $dir/full/.*: No space left on device. Make room; then the same command goes on where it stopped" "$dir/err")" = 1 ]
-    # --- a save doesn't read the log: it makes one more call, which syncs it
+    # --- a save doesn't read the log: it makes one more call, which syncs the log
     calls_of() {
         FAIL_UNDER=$dir/calls/metrics.jsonl FAIL_COUNT=$dir/count LD_PRELOAD=$dir/fail_io.so run pt "$dir/run.yaml" output_dir="$dir/calls" "$@"
         check "$*: it ends well: $(tail -1 "$dir/err")" [ "$status" = 0 ]

@@ -1,6 +1,6 @@
 #!/bin/bash
-# A new key takes a row of options.def and the code that uses it. In a copy of the sources one is added and built: it is read, explained,
-# recorded and used, and runs that began before the key existed can be resumed.
+# A new key takes a row of options.def and the code that uses it. In a copy of the sources a key is added and built: the key is read,
+# explained, recorded and used, and runs that began before the key existed can be resumed.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 tree=$dir/tree

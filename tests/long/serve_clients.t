@@ -1,5 +1,5 @@
 #!/bin/bash
-# surogate serve with clients of others, over a tiny model: OpenAI's, lm-eval's; and every family against transformers and PEFT. PYTHON: an
+# surogate serve over a tiny model, with the clients of OpenAI and lm-eval; and every family against transformers and PEFT. PYTHON: an
 # interpreter that has these packages; parts whose package is missing are skipped.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/chat.sh

@@ -7,7 +7,7 @@ if ! command -v python3 > /dev/null; then
     finish
 fi
 make_text_run "max_steps: 3" "dataset_cache_dir: $dir/cache" "lora_rank: 2" "lora: true"
-# same NAME ARGS...: the program prints the same for FORMAT_codes and FORMAT_numbers; MODEL in the arguments stands for them.
+# same NAME ARGS...: the program prints the same for FORMAT_codes and FORMAT_numbers; MODEL in the arguments stands for these folders.
 same() {
     local name=$1
     shift

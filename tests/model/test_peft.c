@@ -191,7 +191,7 @@ static uint64_t hash_of(const char *dir)
     return hash;
 }
 
-/* alpha / r is 2 for all modules, in two forms: padded with zeros to the rank of the others, and with a rank and an alpha of its own. */
+/* alpha / r is 2 for all modules. q_proj has two forms: padded with zeros to the other modules' rank, and with its own rank and alpha. */
 static void modules_have_their_own_rank_and_alpha(void)
 {
     char out[64];

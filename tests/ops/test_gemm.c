@@ -386,7 +386,7 @@ static void any_product_has_its_bits_on_any_threads(void)
     for (int i = 0; i < POOLS; i++) pool_destroy(pools[i]);
 }
 
-/* Products with so few rows that a worker's last tile is smaller than any full tile. */
+/* Products with fewer rows than the smallest tile that workers end with. */
 static void few_rows_keep_to_their_scratch(void)
 {
     ThreadPool *pool;

@@ -27,7 +27,7 @@ TINY = "examples/dsl/tiny.py"
 NAMES = {"z_loss": "ZLoss", "label_smoothing": "LabelSmoothing", "forward_kl": "ForwardKL", "token_weights": "TokenWeights", "top_k_kl": "TopKKL"}
 MTP = dict(architectures=["LlamaMTPForCausalLM"], vocab_size=V, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
            num_key_value_heads=2, head_dim=4, rms_norm_eps=EPS, rope_theta=10000.0, max_position_embeddings=1024, num_nextn_predict_layers=1)
-# Tokens of a row (two rows per micro-batch), and settings with which the result is the same.
+# Tokens of a row (two rows per micro-batch), and settings that must not change the result.
 CASES = [(20, {}), (20, {"fusion": "none"}), (20, {"recompute_block": True}), (1024, {}), (1024, {"head_chunks": 2})]
 
 

@@ -88,7 +88,7 @@ def ours(driver, folder, texts):
 
 
 def made_files(shared):
-    """Tokenizers with other components, with the vocabularies of the real ones."""
+    """Tokenizers with other components, with the vocabularies of real files."""
 
     def read(name):
         with open(f"{shared}/data/tokenizers/{name}/tokenizer.json") as file:

@@ -367,7 +367,7 @@ static void matrices_of_one_weight_move_as_weights_of_their_own(void)
     }
 }
 
-/* The words of the run file and of the table are the same. */
+/* Optimizers have the same names in the run file and in the table. */
 static void names_are_read(void)
 {
     OptimizerKind kind;

@@ -12,7 +12,8 @@ from graph_random import LIMIT, probe, trained  # noqa: E402
 
 
 def difference(gradients, expected):
-    """The largest difference of a gradient's two numbers, relative to its norm; if it is 0 up to rounding, relative to the largest norm."""
+    """The largest difference of a gradient's two numbers, relative to its norm or, if that norm is 0 up to rounding, to the largest
+    norm."""
     most, worst = max(norm for norm, _ in expected.values()), 0.0
     for name, gradient in gradients.items():
         want = expected.get(name, [0, 0])  # 0: the loss doesn't depend on it

@@ -1,5 +1,5 @@
-/* The FP8 recipe in whole programs: its scales follow the formula, its gradients those of bf16, and neither recomputation nor the number of
- * micro-batches changes them. */
+/* The FP8 recipe in whole programs: its scales follow the formula, its gradients are near those of bf16, and neither recomputation nor the
+ * number of micro-batches changes them. */
 #include "base/philox.h"
 #include "family.h"
 #include "ops/lowbit/fp8.h"

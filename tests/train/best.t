@@ -159,7 +159,7 @@ if cc -shared -fPIC -D_GNU_SOURCE -o "$dir/fail_io.so" tests/train/fail_io.c -ld
     read -r calls _ < "$dir/count"
     same "with calls counted"
     killed=0
-    for i in $(seq "$kills"); do # kills at file calls throughout the run, and again at one of the next start
+    for i in $(seq "$kills"); do # kills at file calls throughout the run, and again at a file call of the next start
         rm -rf "$dir/killed"
         for at in $((calls * i / (kills + 1) + 1)) $((RANDOM % calls + 1)); do
             { FAIL_UNDER=$dir/killed FAIL_AT=$at FAIL_AS=kill LD_PRELOAD=$dir/fail_io.so go killed "${keys[@]}"; } 2> /dev/null

@@ -9,7 +9,7 @@ seq 400 | sed 's/.*/{"question": "What is &?", "answer": "It is &."}/' > "$dir/m
 printf '%s\n' "model: $dir/model" "datasets: [{path: $dir/rows.jsonl}]" "sequence_len: 256" "num_epochs: 1" "model_dtype: fp32" \
     "resume_from_checkpoint: false" "output_dir: $dir/trained" > "$dir/run.yaml"
 
-# said NAME COUNT TEXT... -- ARGS...: the run ends well; COUNT such lines, with all texts, come before its first step.
+# said NAME COUNT TEXT... -- ARGS...: the run ends well; COUNT lines about a default, with all texts, come before its first step.
 said() {
     local name=$1 count=$2 texts=()
     shift 2

@@ -17,7 +17,7 @@ generate_samples: 3
 sample_max_tokens: 40
 sample_temperature: 0
 END
-# of NAME OUTPUT: that field of the log's samples, one per line.
+# of NAME OUTPUT: the field NAME of the log's samples, one per line.
 of() { grep '"log":"sample"' "$2/metrics.jsonl" | sed -E "s/.*\"$1\":\"(([^\"\\]|\\\\.)*)\".*/\1/"; }
 all_are() { [ -s "$2" ] && ! grep -vqE -e "$1" "$2"; }
 
