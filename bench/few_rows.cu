@@ -1,6 +1,6 @@
-/* Products of few rows on CUDA: the products of a model's layers one after another in a graph, each with its own weights, by
- * few_rows_bulk.cu, by few_rows.cu, and with sums in parts. Prints whether the first two give the same bits, and the time that reading the
- * weights takes at 4.2 TB/s.
+/* Products of few rows on CUDA. A graph runs the products of a model's layers one after another, each with its own weights: by
+ * few_rows_bulk.cu, by few_rows.cu, and by few_rows_bulk.cu with sums in parts. Prints whether the first two give the same bits, and the
+ * time that reading the weights takes at 4.2 TB/s.
  *
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/few_rows bench/few_rows.cu \
  *       src/ops/products/few_rows.cu src/ops/products/few_rows_bulk.cu src/ops/products/few_rows_group.cu \

@@ -17,7 +17,7 @@ typedef struct PrefixText {
 
 __attribute__((unused)) static PrefixIs prefix_value(PrefixText *t, int depth);
 
-/* WHOLE: another character than a blank is next. */
+/* Skips blanks. WHOLE: another character is next. */
 static PrefixIs prefix_blanks(PrefixText *t)
 {
     int count = 0;
@@ -195,7 +195,7 @@ static PrefixIs prefix_value(PrefixText *t, int depth)
     return prefix_number(t);
 }
 
-/* A whole text of an object; nothing may follow the object. */
+/* Whether the text is an object, or the beginning of one; nothing may follow the object. */
 __attribute__((unused)) static PrefixIs prefix_of_object(const char *text, size_t len, const JsonLimits *limits)
 {
     PrefixText t = {(const unsigned char *)text, (const unsigned char *)text + len, limits};

@@ -1,4 +1,4 @@
-/* A unit test program: cases in a table, one line a failure, a closing count that tests/run adds up.
+/* A unit test program: cases in a table, one line per failure, and a closing count that tools/run-tests adds up.
  *
  *   static void empty_text_gives_no_tokens(void) { EXPECT_INT(count(""), 0); }
  *   TEST_MAIN(TEST(empty_text_gives_no_tokens))

@@ -1,4 +1,5 @@
-"""ALBERT, which predicts masked tokens (a trainer's caller gives them): one block in each of L turns, small embeddings, attention to both sides."""
+"""ALBERT, which predicts masked tokens (a trainer's caller gives them): one block that is applied L times, small embeddings, attention to
+both sides."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""GPT-Neo: GPT-2 with a projection each for queries, keys and values, scores that aren't scaled, and a window in every second layer."""
+"""GPT-Neo: GPT-2 with separate projections for queries, keys and values, scores that aren't scaled, and a window in every second layer."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Starcoder2: Llama with layer norms, biases and an MLP of GELU; a token may attend a window."""
+"""Starcoder2: Llama with layer norms, biases and an MLP of GELU; attention may have a window."""
 
 from surogate.dsl import Key, Module, Tensor, block, forward, graph, hf_config, hf_mapping, model, module
 from surogate.models import llama

@@ -713,7 +713,7 @@ static void an_export_that_fails_leaves_nothing(void)
     sg_trainer_close(trainer);
 }
 
-/* In one file or in several: no weights of the replaced model remain for readers to load. */
+/* No weights of the replaced model remain for readers to load, whether they are in one file or in several. */
 static void an_export_replaces_another(void)
 {
     static const char *several[] = {"max_shard_size=1MiB", NULL};

@@ -19,7 +19,7 @@ holds() {
     for text in "$@"; do check "$name holds $text" grep -qaF -e "$text" "$dir/$name.gguf"; done
 }
 bytes() { stat -c %s "$dir/$1.gguf"; }
-# fitted FAMILY EXPRESSION: its fixture with a setting changed by the sed expression.
+# fitted FAMILY EXPRESSION: copies the family's fixture, with a setting changed by the sed expression.
 fitted() {
     mkdir -p "$dir/fitted"
     cp -r "$families/$1" "$dir/fitted"

@@ -25,7 +25,7 @@ results() {
     [ ! -f "$dir/output/metrics.jsonl" ] || without_times "$dir/output/metrics.jsonl"
     [ ! -f "$dir/output/metrics.jsonl" ] || (cd "$dir/output" && sha256sum adapter_model.safetensors tokenizer_config.json tokenizer.json)
 }
-# go ARGS...: runs without results of earlier runs.
+# go ARGS...: removes the results of earlier runs, then runs.
 go() {
     LD_PRELOAD='' rm -rf "$dir/output"
     (ulimit -t 20 && run "$@" && exit "$status")
@@ -90,7 +90,7 @@ ids=$("$SUROGATE" encode "$dir/model" --text "$dir/data/train.txt" | wc -w)
 FAIL_BYTES=$((4 * ids)) LD_PRELOAD=$dir/fail_io.so refused "no memory for losses" 3 "out of host memory ($((4 * ids)) bytes" -- \
     eval "$dir/model" --text "$dir/data/train.txt"
 
-# In place of each file of a model's folder: a pipe without a writer, an endless device, a folder.
+# Each file of a model's folder is replaced, among others by a pipe without a writer, an endless device and a folder.
 socket() { python3 -c 'import socket, sys; socket.socket(socket.AF_UNIX).bind(sys.argv[1])' "$1" 2> /dev/null; }
 link() { ln -s /dev/zero "$1"; }
 for name in config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja model.safetensors \

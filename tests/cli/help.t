@@ -3,7 +3,7 @@
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh
 
-# narrow NAME: checks the output of the last run.
+# narrow NAME: the output of the last run fits 80 columns.
 narrow() {
     local wide
     wide=$(awk 'length > 80' "$dir/out" "$dir/err")

@@ -62,7 +62,7 @@ wrong() {
     check "$1: $code $got" [ "$code" = "$2" -a "${got%% *}" = "$3" ]
     check "$1 says why: $got" grep -qF -e "$4" <<< "$got"
 }
-# joined: for the stream in $dir/out prints the content of each choice, the reasons, and whether [DONE] is last.
+# joined: for the stream in $dir/out prints the content of each choice, the finish reasons, and whether [DONE] is last.
 joined() {
     "$python" - "$dir/out" << 'END'
 import json, sys

@@ -3,7 +3,7 @@
  *   test_cuda [ops [OP] | families | cache | dtypes | copy | rounding | codes | chains | collectives | pages | head_decoder |
  *              decoder | json_guide | row_adapters | greedy | half | head_ranks]
  *
- * They are processes of their own: an error on a GPU ends all work of the process. */
+ * Each part runs as a process of its own: an error on a GPU ends all work of its process. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/wait.h>

@@ -116,7 +116,7 @@ static const char *token(const Problem *p, int64_t b, int64_t t)
     return p->row[b].qkv + (t >= 0 && t < LEN ? t : 0) * p->width * p->element;
 }
 
-/* Puts keys (which 0) or values of the tokens before each row's start into its pages; the rest is NaN. */
+/* Writes keys (which 0) or values of the tokens before each row's start into the row's pages; the rest is NaN. */
 static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
 {
     int64_t count = p->attrs->num_kv_heads * p->attrs->head_dim;
@@ -127,7 +127,7 @@ static void fill_cache(const Problem *p, const Run *run, int which, char *cache)
                     token(p, b, t) + (p->q_width + which * count) * p->element, count);
 }
 
-/* Puts elements [begin, begin + count) of the new tokens' packed rows. */
+/* Writes elements [begin, begin + count) of the new tokens' packed rows to data. */
 static void fill_tokens(const Problem *p, const Run *run, int64_t begin, int64_t count, char *data)
 {
     size_t bytes = (size_t)(count * p->element);

@@ -20,7 +20,7 @@ static bool reads_several(const InferModel *infer)
 
 static int num_together; /* number of runs that read several prompts */
 
-/* As run_all, but adds the runs that read several prompts to num_together. */
+/* As run_all, but counts in num_together the runs that read several prompts. */
 static void run_texts(Decoder *decoder)
 {
     for (int steps = 0; decoder_is_busy(decoder); steps++) {

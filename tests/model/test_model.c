@@ -58,7 +58,7 @@ static void init_depends_on_seed_name_and_element_alone(void)
     EXPECT(memcmp(whole, other, sizeof other) != 0);
 }
 
-/* The words of docs/training.md, worked out by hand from Philox and Box-Muller, so that the scheme can't change unnoticed. */
+/* The scheme that docs/training.md describes, computed here from Philox and Box-Muller, so that it can't change unnoticed. */
 static void init_is_what_the_documents_say(void)
 {
     float    values[4];
@@ -381,7 +381,7 @@ static void a_stored_head_wins_over_the_config(void)
     }
 }
 
-/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)), computed in double; `transposed`: stored transposed. */
+/* A merged matrix is W + alpha/r B A (with rsLoRA alpha/sqrt(r)), computed in double; `transposed`: the matrix is stored transposed. */
 static void check_merged(const char *family, const char *matrix, bool transposed)
 {
     Arena       arena = {0};

@@ -504,7 +504,7 @@ static void offloaded(void)
     compare(c, 2, &fp32);
 }
 
-/* Codes of a quantised base, and codes for products. */
+/* Ranks train with codes of a quantised base and with codes for products. */
 static void formats(void)
 {
     const Bound rounded = {1e-3, 2e-2, 0, 0.15},

@@ -6,11 +6,11 @@
 #include "ops/op_inputs.h"
 
 typedef struct Problem {
-    int64_t batch, len, heads, kv_heads, dim, doc; /* doc: tokens of a document; the last is followed by padding */
+    int64_t batch, len, heads, kv_heads, dim, doc; /* doc: tokens of a document; padding follows the last document */
     int64_t window;
     double  softcap;
     bool    sinks, bidirectional;
-    int64_t bias, v_dim; /* rows of a bias; dims of a value's head, 0: dim */
+    int64_t bias, v_dim; /* bias: rows of its table; v_dim: elements of a value's head, 0: dim */
 } Problem;
 
 static const Problem problems[] = {
@@ -308,7 +308,7 @@ static void forward_and_backward_match_the_definition(void)
     }
 }
 
-/* Scores of thousands: exponentials are of differences, so nothing overflows. */
+/* Scores are in the thousands, but only differences of scores are exponentiated, so nothing overflows. */
 static void large_scores_stay_finite(void)
 {
     const Problem  p = {1, 140, 1, 1, 4, 1000, .window = 0};

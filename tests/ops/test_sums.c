@@ -38,7 +38,7 @@ static void col_sum_of_several_chunks(void)
     }
 }
 
-/* Workspace on a GPU, for a plan that is made without one. */
+/* Bytes of workspace on a GPU, as a plan that is made without a GPU counts them. */
 static size_t gpu_bytes(const OpDef *op, const void *attrs, const TensorType *in)
 {
     OpCase c;

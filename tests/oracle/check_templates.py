@@ -103,7 +103,7 @@ def render(path, variables):
 
 
 def formatted(name, variables):
-    """The conversation in the format of FORMATS."""
+    """Renders the conversation in the format FORMATS[name]."""
     first, system, user, assistant, default = FORMATS[name]
     messages = variables["messages"]
     if default and messages[0]["role"] != "system":

@@ -91,7 +91,7 @@ def implementation(config):
 
 
 def exact_norm(module):
-    """The norm in fp64; Gemma's weights are around 0."""
+    """The norm in fp64; Gemma's norms multiply by 1 + weight."""
     eps = getattr(module, "variance_epsilon", None) or module.eps
     offset = 1.0 if type(module).__name__.startswith("Gemma") else 0.0
     return lambda x: (offset + module.weight) * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps))

@@ -125,7 +125,7 @@ static double error_of(const NormuonOptions *options, int64_t rows, int64_t cols
 static void updates_follow_the_formula(void)
 {
     static const char *const steps[] = {[NORMUON_POLAR_EXPRESS] = "polar_express", [NORMUON_NEWTON_SCHULZ] = "newton_schulz"};
-    static const int64_t     shapes[][2] = {{24, 56}, {56, 24}, {32, 32}, {24, 56}}; /* the last shape is without Nesterov momentum */
+    static const int64_t     shapes[][2] = {{24, 56}, {56, 24}, {32, 32}, {24, 56}}; /* the last shape runs without Nesterov momentum */
     StFile                  *file = NULL;
     EXPECT_OK(st_open(fixture_path, &file));
     for (int k = 0; file && k < NORMUON_STEPS_COUNT * 4 * 2; k++) {

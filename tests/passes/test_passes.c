@@ -143,7 +143,7 @@ static void fusions_fire_in_every_family(void)
             /* In Llama all norms except the first follow an add. */
             EXPECT_INT(counts[FUSE_RESIDUAL_NORM], residual_norm < 0 ? -residual_norm : residual_norm * layers);
             EXPECT_INT(counts[FUSE_LM_HEAD], 1);
-            EXPECT_INT(counts[FUSE_LORA], lora ? families[i].lora * layers : 0); /* in Llama on: q, k, v; o; gate, up; down */
+            EXPECT_INT(counts[FUSE_LORA], lora ? families[i].lora * layers : 0); /* in Llama: q, k and v; o; gate and up; down */
         }
     }
 }

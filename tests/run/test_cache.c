@@ -182,7 +182,7 @@ static void shapes_share_all_memory(void)
         if (place->region == REGION_INPUTS) inputs += (place->bytes + 255) / 256 * 256;
         if (place->region == REGION_CACHE) cache += (place->bytes + 255) / 256 * 256;
     }
-    most[REGION_INPUTS] = inputs; /* inputs of one kind of program, and inputs of all */
+    most[REGION_INPUTS] = inputs; /* kinds of programs have inputs of their own: all inputs add up */
     for (int r = 0; r < REGION_COUNT; r++) EXPECT_INT(f.plan->region_bytes[SPACE_DEVICE][r], most[r]);
     EXPECT_INT(f.plan->region_bytes[SPACE_DEVICE][REGION_CACHE], cache);
     family_close(&f);

@@ -144,7 +144,7 @@ static void run_step(Run *r, Images *images, int64_t index)
 /* ---- the means ---- */
 
 typedef struct Means {
-    double exact[VALUES], sum[VALUES], square[VALUES]; /* exact; sums of the differences from exact, and of their squares */
+    double exact[VALUES], sum[VALUES], square[VALUES]; /* expected values; sums of differences from them, and of squared differences */
 } Means;
 
 static void add_results(Run *r, const char *output, DType dtype, Means *m)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* As Llama 2's: a blank is prepended, BOS is inserted, and bytes stand for characters outside the vocabulary. */
+/* A tokenizer like Llama 2's: a blank is prepended, BOS is inserted, and bytes stand for characters outside the vocabulary. */
 static const char pieces[] =
     "{\"version\":\"1.0\",\"added_tokens\":[{\"id\":0,\"content\":\"<s>\",\"special\":true,\"normalized\":false,\"lstrip\":false,"
     "\"rstrip\":false,\"single_word\":false}],\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"

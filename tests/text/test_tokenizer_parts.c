@@ -304,7 +304,7 @@ static void scan_both(const Scanner *scanner, const Regex *regex, RegexScratch *
     }
 }
 
-/* The class of every code point; the table is built with shortcuts. */
+/* Checks the class of every code point, because the table is built with shortcuts. */
 static void classes_are_the_expressions(void)
 {
     static const struct {
@@ -332,7 +332,7 @@ static void classes_are_the_expressions(void)
     regex_scratch_destroy(scratch);
 }
 
-/* Each character after and before a letter, a space, a digit, an apostrophe and itself. */
+/* Tests each character after and before a letter, a space, a digit, an apostrophe and itself. */
 static void scanners_class_every_character_as_pcre2(void)
 {
     RegexScratch *scratch = regex_scratch_create();

@@ -63,7 +63,7 @@ void *aligned_alloc(size_t alignment, size_t size)
 
 /* ---- a process that ends at a certain rename, a file system that can't exchange, a folder that appears ---- */
 
-static atomic_int  renames_left; /* this process is killed right before this many more renames of checkpoints; 0: never */
+static atomic_int  renames_left; /* n: this process is killed right before the n-th rename of a checkpoint from now on; 0: never */
 static atomic_bool no_exchange;
 static const char *appearing, *appears_as; /* a folder that another program moves into place right before mkdir creates it */
 
