@@ -131,7 +131,8 @@ for trial in $(seq 0 $((trials - 1))); do
         check "$name: exit ${ended[*]}, $(last_words)" [ "$(printf '%s\n' "${ended[@]}" | sort -u | wc -l)" = 1 ]
         ;;
     nan | slow | hang)
-        # A third of a process's turns; not in the first step, which has no limit. A slow rank is named only after some steps.
+        # A process makes a third of the calls. None in the first step fails, which has no limit; a slow rank is named only after some
+        # steps.
         turns=$logs
         [ "$ranks" = 0 ] || turns=$((logs / 3))
         range=8
