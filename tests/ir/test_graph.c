@@ -427,8 +427,7 @@ static void what_does_not_hold_together_is_refused(void)
 
 static void storage_that_does_not_hold_is_refused(void)
 {
-    Sample s =
-        sample(); /* that the op's output shares an input's memory: not recorded; recorded in the wrong way; recorded for another input */
+    Sample s = sample(); /* recorded though the op doesn't share; not recorded; recorded for another value */
     s.b->out[0]->sharing = STORAGE_UPDATE;
     s.b->out[0]->storage = s.a->out[0];
     EXPECT_FAILS(graph_verify(s.graph), ERR_INTERNAL, "storage differs from what the op says: b: b: f32[4] = add(a, x)");
