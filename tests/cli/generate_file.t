@@ -246,7 +246,7 @@ peak() { # N prompts; prints the peak memory in KiB
     wait $pid
     echo "$most"
 }
-few=$(peak 1000) many=$(peak 10000)
+few=$(for _ in 1 2 3; do peak 1000; done | sort -n | tail -1) many=$(peak 10000) # a busy machine may miss the peak of a short run
 check "all of 10,000 prompts" [ "$(wc -l < "$dir/many10000.out")" = 10000 ]
 check "10,000 prompts take $many KiB, 1,000 take $few" [ "$few" -gt 0 -a "$many" -lt $((few + 2048)) ]
 
