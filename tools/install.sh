@@ -18,7 +18,7 @@ fail() {
 }
 has() { command -v "$1" > /dev/null 2>&1; }
 
-# Only folders, and URLs that can't be changed on the way.
+# Accepts a folder, or a URL whose data can't be changed on its way: https, or http from this machine.
 check_source() {
     case $source in
     '') fail "where the release lies isn't known: name its folder or URL as the argument" ;;

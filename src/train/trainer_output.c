@@ -278,8 +278,8 @@ static int64_t saves_up_to(const Trainer *t, int64_t total)
     return t->save_every > 0 ? divide_up(total, t->save_every) + 1 : 1;
 }
 
-/* How many checkpoints to keep: save_total_limit, but no more than the run saves by steps. So checkpoints of interruptions and of saves by
- * time don't pile up. */
+/* How many checkpoints to keep: save_total_limit, but no more than the run saves by steps, so that checkpoints of interruptions and of
+ * saves by time don't pile up. A limit of 0, which keeps all, stays 0. */
 static int64_t settle_keep(const Trainer *t)
 {
     int64_t most = saves_up_to(t, t->schedule.total);

@@ -38,7 +38,7 @@ typedef struct Size {
 
 enum { NUM_TENSORS = 6 };
 
-/* The tensors of such a model's file. */
+/* The tensors in the file of a model of module_text, with dims of `size`. */
 static void declare(Size size, StDType dtype, StDecl decls[NUM_TENSORS])
 {
     const StDecl all[NUM_TENSORS] = {

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs on a Ray cluster of three nodes on this machine have the losses of one process with three ranks, whatever is killed. RAY_PYTHON: a
+# A run on a Ray cluster of three nodes, all on this machine, has the losses of one process with three ranks, whatever is killed. RAY_PYTHON: a
 # Python with Ray; default: from the folder that tools/install-deps ray makes. KILLS: number of raylets that are killed.
 cd "$(dirname "$0")/../.." || exit 1
 . tests/shell.sh

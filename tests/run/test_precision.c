@@ -439,7 +439,8 @@ static void recomputation_over_fp8_tiles_changes_no_bit(void)
 static const OpDef *const makers[] = {&op_rms_norm, &op_add_rms_norm, &op_swiglu, &op_rms_norm_bwd, &op_swiglu_bwd, &op_qkv_norm_rope_bwd};
 enum { ALL_MAKERS = 0x3F };
 
-/* Separate quantise nodes must read only results of attention. expected: a bit for each op of `makers` that makes codes. */
+/* Separate quantise nodes may read only the reshaped output of attention: other values come with their codes. expected: a bit for each op
+ * of `makers` that makes codes. */
 static void expect_codes_with_numbers(const Family *f, int expected)
 {
     int made = 0;

@@ -245,7 +245,7 @@ static void tokens_of_a_stop_text_are_left_out(void)
     finish(&c);
 }
 
-/* The text of the token ": contains the text of the token : . */
+/* One token is a quote and a colon, another the colon alone: the first one's text contains the other's. */
 static const char quotes[] =
     "{\"version\":\"1.0\",\"added_tokens\":[],\"normalizer\":null,\"post_processor\":null,"
     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":true},"

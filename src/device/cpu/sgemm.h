@@ -49,7 +49,7 @@ typedef struct SgemmKernel {
     SgemmTile   along_rows;  /* for each l the elements of a's rows are contiguous; a_stride: from one l to the next */
     SgemmTile   along_depth; /* each row of a is contiguous; a_stride: from one row to the next */
     SgemmBand   band_along_rows, band_along_depth;
-    bool        far; /* panels are too large for the L1 cache: an operand stored across the depth needn't be packed */
+    bool        far; /* panels don't fit into the L1 cache; so packing an operand stored across the depth gains nothing */
 } SgemmKernel;
 
 /* The fastest kernel that this CPU runs. */

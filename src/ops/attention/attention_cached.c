@@ -221,12 +221,12 @@ const OpDef op_attention_cached = {
              "  {num_heads=8, num_kv_heads=1, head_dim=32, window=65}\n"
              "[17,1,8,96], [17,1,2,96], [17,1,2,96], [140,32,2,96], [140,32,2,96], i32[17] below=256, i32[17,8] below=140"
              "  {num_heads=8, num_kv_heads=2, head_dim=96, window=128}\n"
+             /* more heads in a group than a warp has rows */
              "[3,1,2816], _, _, [25,32,2,64], [25,32,2,64], i32[3] below=256, i32[3,8] below=25"
              "  {num_heads=40, num_kv_heads=2, head_dim=64, window=64}\n"
-             /* more heads in a group than a warp has rows */
+             /* a thread block has several tiles */
              "[64,1,768], _, _, [769,32,16,16], [769,32,16,16], i32[64] below=384, i32[64,12] below=769"
              "  {num_heads=16, num_kv_heads=16, head_dim=16}\n"
-             /* a thread block has several tiles */
              "[17,1,2560], _, _, [140,32,2,128], [140,32,2,128], i32[17] below=256, i32[17,8] below=140"
              "  {num_heads=16, num_kv_heads=2, head_dim=128}\n"
              "[3,1,4,128], [3,1,2,128], [3,1,2,128], [46,32,2,128], [46,32,2,128], i32[3] below=480, i32[3,15] below=46"

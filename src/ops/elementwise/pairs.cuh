@@ -109,8 +109,8 @@ static __device__ __forceinline__ float reciprocal(float x)
     return r;
 }
 
-/* Checks that a reciprocal(b), rounded to bf16, is a / b rounded: b and its reciprocal are normal, and the result is normal or zero. Two
- * bf16 have no quotient so near the middle of two normal bf16 that the reciprocal's error matters. */
+/* Checks that a * reciprocal(b), rounded to bf16, equals a / b rounded: b and its reciprocal are normal, and the result is normal or zero.
+ * Two bf16 have no quotient so near the middle of two normal bf16 that the reciprocal's error matters. */
 struct PairRange {
     /* bits without signs: of the least and the largest divisor, and of the least result minus 1 (so that zeros are the largest) */
     uint32_t least_b = 0xFFFFFFFFu, most_b = 0, least_q = 0xFFFFFFFFu;
