@@ -4,51 +4,30 @@
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/attention_training bench/attention_training.cu \
  *       src/ops/attention/attention_wgmma.cu src/ops/attention/attention_turns.cu && build/attention_training
  */
+#include "bench.cuh"
+
 #include "ops/attention/attention_mma.cuh"
 #include "ops/attention/attention_turns.h"
 #include "ops/mma.cuh"
 
 #include <math.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-enum { WARM = 2, RUNS = 10, ROUNDS = 3, FILL_THREADS = 256 };
+enum { WARM = 2, RUNS = 10, ROUNDS = 3 };
 
 #define MOST_ERROR 8e-3 /* allowed RMS of the errors, relative to the RMS of the expected values */
 #define LEAST_RMS 1e-3  /* least RMS to divide by: dq and dk of rows of one token are expected to be 0 */
 
-static void check(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* Functions of the plugin that the kernels' files call. */
-extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
-{
-    check(error, what);
-    return ERR_DEVICE;
-}
-extern "C" Status status_fail(Status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    vfprintf(stderr, fmt, args);
-    exit(1);
-}
-
-static __global__ void fill(bf16 *p, int64_t count, unsigned seed)
+/* Values of variance about 1. */
+static __global__ void fill_normalised(bf16 *p, int64_t count, unsigned seed)
 {
     int64_t step = (int64_t)gridDim.x * FILL_THREADS;
     for (int64_t i = (int64_t)blockIdx.x * FILL_THREADS + threadIdx.x; i < count; i += step) {
         unsigned h = (unsigned)i * 2654435761u + seed;
         h = (h ^ h >> 15) * 2246822519u;
         h = (h ^ h >> 13) * 3266489917u;
-        p[i] = __float2bfloat16((float)((int)((h ^ h >> 16) % 2001) - 1000) * 1.7e-3f); /* variance about 1 */
+        p[i] = __float2bfloat16((float)((int)((h ^ h >> 16) % 2001) - 1000) * 1.7e-3f);
     }
 }
 
@@ -178,7 +157,7 @@ struct Tensors {
         dq = own<bf16>(q_size), dk = own<bf16>(k_size), dv = own<bf16>(v_size), lse = own<float>(rows);
         bf16  *all[] = {q, k, v, grad_o};
         size_t sizes[] = {q_size, k_size, v_size, o_size};
-        for (int i = 0; i < 4; i++) fill<<<1024, FILL_THREADS>>>(all[i], (int64_t)sizes[i], 17 * i + 1);
+        for (int i = 0; i < 4; i++) fill_normalised<<<1024, FILL_THREADS>>>(all[i], (int64_t)sizes[i], 17 * i + 1);
         AttentionAttrs attrs = {};
         attrs.num_heads = c.heads, attrs.num_kv_heads = c.kv_heads, attrs.head_dim = c.dim, attrs.window = c.window;
         TensorType q_type = {}, v_type = {};
@@ -189,7 +168,7 @@ struct Tensors {
         a.dq = heads(dq, c.heads, c.dim), a.dk = heads(dk, c.kv_heads, c.dim), a.dv = heads(dv, c.kv_heads, c.v_dim);
         if (c.sinks) {
             bf16 *sinks = own<bf16>((size_t)c.heads);
-            fill<<<1, FILL_THREADS>>>(sinks, c.heads, 99);
+            fill_normalised<<<1, FILL_THREADS>>>(sinks, c.heads, 99);
             a.sinks.data = sinks, a.sinks.dtype = DT_BF16;
         }
         if (c.documents) {

@@ -4,12 +4,10 @@
  *   nvcc -O3 -std=c++17 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -o build/chain bench/chain.cu \
  *       src/ops/elementwise/chain.cu && build/chain
  */
+#include "bench.cuh"
+
 #include "device/cuda/vec.cuh"
 #include "ops/elementwise/chain.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 enum { ROWS = 16384, COLS = 4096, INPUTS = 4, OUTPUTS = 2, STEPS = 5, RUNS = 10, BLOCKS = 4096, BLOCK_THREADS = 256 };
 
@@ -113,19 +111,7 @@ static const struct {
       {CHAIN_SCALE, 0, {r(3), -1, -1}, 0.5f, 0}}},
 };
 
-static void check(cudaError_t error, const char *what)
-{
-    if (error == cudaSuccess) return;
-    fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
-    exit(1);
-}
-
-/* Definitions that the kernel's file needs from the program. */
-extern "C" Status cuda_failed(cudaError_t error, const char *what, const char *, int)
-{
-    check(error, what);
-    return ERR_DEVICE;
-}
+/* The kernel's file needs it from the program. */
 extern "C" int64_t type_numel(const TensorType *type)
 {
     int64_t numel = 1;
@@ -135,7 +121,7 @@ extern "C" int64_t type_numel(const TensorType *type)
 extern "C" const CudaKernelList cuda_kernels_chain;
 
 /* Numbers from -1 to 1. */
-static __global__ void fill(void *p, int dtype, int64_t count, unsigned seed)
+static __global__ void fill_any(void *p, int dtype, int64_t count, unsigned seed)
 {
     for (int64_t i = (int64_t)blockIdx.x * BLOCK_THREADS + threadIdx.x; i < count; i += (int64_t)gridDim.x * BLOCK_THREADS) {
         unsigned h = (unsigned)i * 2654435761u + seed;
@@ -193,7 +179,7 @@ int main(void)
             double     bytes = 0;
             for (int k = 0; k < chain.inputs; k++) {
                 ins[k] = view_of(in[k], dtype, chain.form[k] == A_ROW ? 1 : ROWS, chain.form[k] == A_COLUMN ? 1 : COLS);
-                fill<<<BLOCKS, BLOCK_THREADS>>>(in[k], dtype, type_numel(&ins[k].type), k);
+                fill_any<<<BLOCKS, BLOCK_THREADS>>>(in[k], dtype, type_numel(&ins[k].type), k);
                 bytes += (double)bytes_of(ins[k]);
             }
             for (int k = 0; k < chain.outputs; k++) {
